@@ -306,7 +306,7 @@ __device__ __forceinline__ uint32_t atomic_add_acq_rel(uint32_t *global, uint32_
                : "memory");
   return old;
 #else
-  return simt_ordered_atomic_32(SIMT_ATOMIC_ADD, global, value, SIMT_ACQ_REL);
+  return simt_atomic_32(SIMT_ATOMIC_ADD, global, value, SIMT_ACQ_REL);
 #endif
 }
 
@@ -317,7 +317,7 @@ __device__ __forceinline__ void reduce_add_release(uint32_t *global, uint32_t va
                "r"(value)
                : "memory");
 #else
-  simt_ordered_atomic_32(SIMT_ATOMIC_ADD, global, value, SIMT_RELEASE);
+  simt_atomic_32(SIMT_ATOMIC_ADD, global, value, SIMT_RELEASE);
 #endif
 }
 

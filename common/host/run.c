@@ -56,30 +56,6 @@ static void describe_only(RunRecord *run) {
   record_description(run, run->heads_at_a_time > 0 ? run->heads_at_a_time : 1);
 }
 
-/** Asks the runtime what each kernel needs and how many of its blocks share a multiprocessor. */
-static bool find_facts(RunRecord *run, Error *error) {
-  for (int i = 0; i < run->description.launch_count; i++) {
-    const KernelLaunch *launch = &run->description.launches[i];
-    KernelFacts *facts = &run->facts[i];
-    struct cudaFuncAttributes attributes;
-    const int threads = (int)(launch->block.x * launch->block.y * launch->block.z);
-    if (!device_ok(cudaFuncGetAttributes(&attributes, launch->kernel), launch->name, error) ||
-        !device_ok(cudaFuncSetAttribute(launch->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        (int)launch->dynamic_shared_bytes),
-                   launch->name, error) ||
-        !device_ok(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&facts->blocks_per_multiprocessor,
-                                                                 launch->kernel, threads,
-                                                                 launch->dynamic_shared_bytes),
-                   launch->name, error)) {
-      return false;
-    }
-    facts->registers = attributes.numRegs;
-    facts->local_bytes = (int)attributes.localSizeBytes;
-    facts->shared_bytes = attributes.sharedSizeBytes + launch->dynamic_shared_bytes;
-  }
-  return true;
-}
-
 /** Runs one forward pass on poisoned outputs and waits for it. */
 static bool run_once(RunRecord *run, Resources *r, Error *error) {
   DeviceTensors *t = &r->tensors;
@@ -174,18 +150,16 @@ static bool prepare_mask(RunRecord *run, Resources *r, Error *error) {
 /** Copies the problem to the device and asks the step for its launches. */
 static bool prepare(RunRecord *run, Resources *r, Error *error) {
   const Problem *p = &run->request->problem;
-  if (!device_tensors_create(p, &r->inputs, &r->tensors, error)) {
+  if (!device_tensors_create(p, &r->inputs, &r->tensors, error) || !prepare_mask(run, r, error) ||
+      !device_workspace_create(p, device_free_bytes(workspace_reserve(run->device)), &r->tensors,
+                               error)) {
     return false;
   }
-  if (!prepare_mask(run, r, error)) return false;
-  if (!device_workspace_create(p, device_free_bytes(workspace_reserve(run->device)), &r->tensors,
-                               error))
-    return false;
   run->heads_at_a_time = r->tensors.heads;
   run->workspace_bytes = r->tensors.workspace_bytes;
   record_description(run, run->heads_at_a_time);
   record_work(run);
-  return find_facts(run, error);
+  return record_facts(run, error);
 }
 
 /** Runs the pass that is checked. The kernels are loaded already, so device memory that is missing
@@ -354,11 +328,10 @@ static bool check_destinations(const Options *o, Error *error) {
 
 static bool write_results(const RunRecord *run, const Resources *r, Error *error) {
   const Options *o = r->options;
-  if (o->output_directory != NULL && !outputs_write(&run->request->problem, r->outputs.o,
-                                                    r->outputs.lse, o->output_directory, error)) {
-    return false;
-  }
-  return o->json_path == NULL || json_append_run(run, o->json_path, error);
+  return (o->output_directory == NULL ||
+          outputs_write(&run->request->problem, r->outputs.o, r->outputs.lse, o->output_directory,
+                        error)) &&
+         (o->json_path == NULL || json_append_run(run, o->json_path, error));
 }
 
 /** Runs the problem, prints the report and writes the results. */
@@ -391,33 +364,6 @@ static bool draw(RunRecord *run, Resources *r, Error *error) {
   return draw_mask(&run->request->mask, o->mask_block_q, o->mask_block_kv, stdout, error);
 }
 
-/** True if an error names one of the sizes that the files of --input set. */
-static bool names_a_size(const char *text) {
-  static const char *const SIZES[] = {"--batch ", "--heads ", "--kv-heads ", "--seqlen ",
-                                      "--head-dim "};
-  for (size_t i = 0; i < sizeof SIZES / sizeof *SIZES; i++) {
-    if (strncmp(text, SIZES[i], strlen(SIZES[i])) == 0) return true;
-  }
-  return false;
-}
-
-/** Derives the request from the options and the files of --input. */
-static bool open_request(Options *o, RunRequest *request, Inputs *inputs, Error *error) {
-  if (o->input != INPUT_DIRECTORY) return options_request(o, request, error);
-  Problem sizes;
-  if (!inputs_open(o->input_directory, o->dtype, &sizes, inputs, error)) return false;
-  o->batch = sizes.batch;
-  o->q_heads = sizes.q_heads;
-  o->q_len = sizes.q_len;
-  o->head_dim = sizes.head_dim;
-  o->kv_heads = sizes.kv_heads;
-  o->kv_len = sizes.kv_len;
-  if (options_request(o, request, error)) return true;
-  const Error refusal = *error;
-  return names_a_size(refusal.text) &&
-         fail(error, refusal.code, "--input %.300s: %.700s", o->input_directory, refusal.text);
-}
-
 /** EXIT_WRONG also if no row could be judged. */
 static ExitCode verdict(const RunRecord *run) {
   const bool right = !run->checked || (run->check.right && run->check.judged);
@@ -430,7 +376,7 @@ ExitCode run_options(const Options *options, const Device *device, bool quiet, E
   RunRequest request = {.seed = 0};
   RunRecord run = {.request = &request, .device = device};
   memory_start();
-  bool ok = open_request(&o, &request, &resources.inputs, error);
+  bool ok = options_request(&o, &request, &resources.inputs, error);
   if (ok && request.mask.preset == PRESET_DIRECTORY) { /* its tiles set the size of the blocks */
     o.mask_block_q = request.problem.q_block_size;
     o.mask_block_kv = request.problem.kv_block_size;

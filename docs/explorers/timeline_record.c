@@ -242,9 +242,10 @@ WRAP(void, simt_named_barrier, unsigned id, unsigned threads, bool wait) {
   __real_simt_named_barrier(id, threads, wait);
 }
 
-WRAP(uint32_t, simt_atomic_32, SimtAtomic operation, void *address, uint32_t operand) {
-  record_other(DRAW, 0);
-  return __real_simt_atomic_32(operation, address, operand);
+WRAP(uint32_t, simt_atomic_32, SimtAtomic operation, void *address, uint32_t operand,
+     SimtOrder order) {
+  if (order == SIMT_RELAXED) record_other(DRAW, 0);
+  return __real_simt_atomic_32(operation, address, operand, order);
 }
 
 /* --- Loads and stores of the checking build --------------------------------------------------- */

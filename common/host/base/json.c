@@ -3,9 +3,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <libgen.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /** Bytes of the UTF-8 sequence at `s` (Unicode, table 3-7), or 0 if it is invalid. */
@@ -40,7 +43,6 @@ static void write_quoted(FILE *stream, const char *text) {
 
 /** Adds a key and, unless it is NULL, a value that needs no quotes. */
 static void add(JsonObject *object, const char *key, const char *value) {
-  if (object->stream == NULL) return;
   if (ftell(object->stream) > 1) fputs(", ", object->stream);
   write_quoted(object->stream, key);
   fputs(": ", object->stream);
@@ -50,12 +52,13 @@ static void add(JsonObject *object, const char *key, const char *value) {
 void json_begin(JsonObject *object) {
   *object = (JsonObject){0};
   object->stream = open_memstream(&object->text, &object->length);
-  if (object->stream != NULL) fputc('{', object->stream);
+  if (object->stream == NULL) abort();
+  fputc('{', object->stream);
 }
 
 void json_string(JsonObject *object, const char *key, const char *value) {
   add(object, key, value == NULL ? "null" : NULL);
-  if (object->stream != NULL && value != NULL) write_quoted(object->stream, value);
+  if (value != NULL) write_quoted(object->stream, value);
 }
 
 void json_integer(JsonObject *object, const char *key, int64_t value) {
@@ -87,7 +90,6 @@ void json_known(JsonObject *object, const char *key, bool known, int64_t value) 
 
 void json_strings(JsonObject *object, const char *key, const char *const *values, int count) {
   add(object, key, "[");
-  if (object->stream == NULL) return;
   for (int i = 0; i < count; i++) {
     if (i > 0) fputs(", ", object->stream);
     write_quoted(object->stream, values[i]);
@@ -97,22 +99,17 @@ void json_strings(JsonObject *object, const char *key, const char *const *values
 
 void json_integers(JsonObject *object, const char *key, const int *values, int count) {
   add(object, key, "[");
-  if (object->stream == NULL) return;
   for (int i = 0; i < count; i++) fprintf(object->stream, i > 0 ? ", %d" : "%d", values[i]);
   fputc(']', object->stream);
 }
 
 const char *json_end(JsonObject *object) {
-  if (object->stream == NULL) return NULL;
   fputc('}', object->stream);
-  const bool written = !ferror(object->stream);
-  const bool closed = fclose(object->stream) == 0;
-  object->stream = NULL;
-  return written && closed ? object->text : NULL;
+  if (fclose(object->stream) != 0) abort();
+  return object->text;
 }
 
 void json_free(JsonObject *object) {
-  if (object->stream != NULL) fclose(object->stream);
   free(object->text);
   *object = (JsonObject){0};
 }
@@ -130,14 +127,35 @@ static int append(const char *path, const char *bytes, size_t length) {
 }
 
 bool json_append_line(const char *path, const char *line, Error *error) {
-  int cause = line == NULL ? ENOMEM : 0;
-  if (cause == 0 && strcmp(path, "-") == 0) {
+  int cause;
+  if (strcmp(path, "-") == 0) {
     cause = puts(line) >= 0 && fflush(stdout) == 0 ? 0 : errno;
-  } else if (cause == 0) {
+  } else {
     char *bytes;
     const int length = asprintf(&bytes, "%s\n", line);
     cause = length < 0 ? ENOMEM : append(path, bytes, (size_t)length);
     if (length >= 0) free(bytes);
   }
   return cause == 0 || fail(error, EXIT_DEVICE, "%s: cannot write: %s", path, strerror(cause));
+}
+
+bool json_check_path(const char *option, const char *path, Error *error) {
+  /* Nothing is opened: a pipe's reader would see its end, and an interrupted run leave a file. */
+  struct stat status;
+  if (strcmp(path, "-") == 0) return true;
+  bool ok = stat(path, &status) == 0;
+  if (ok && S_ISDIR(status.st_mode)) {
+    errno = EISDIR;
+    ok = false;
+  } else if (ok) {
+    ok = access(path, W_OK) == 0;
+  } else if (errno == ENOENT) {
+    char copy[PATH_MAX];
+    snprintf(copy, sizeof copy, "%s", path);
+    ok = access(dirname(copy), W_OK | X_OK) == 0;
+  }
+  if (ok) return true;
+  return fail(error, EXIT_USAGE,
+              "%s%s: cannot write: %s; must be a file that can be written or created, or -", option,
+              path, strerror(errno));
 }

@@ -18,10 +18,10 @@
 
 #include "host/base/error.h"
 
-/** An object being built. */
+/** An object being built. It is small, so the program ends if there is no memory for it. */
 typedef struct JsonObject {
-  FILE *stream; /**< NULL when memory ran out */
-  char *text;   /**< set by json_end() */
+  FILE *stream;
+  char *text; /**< set by json_end() */
   size_t length;
 } JsonObject;
 
@@ -47,7 +47,7 @@ void json_strings(JsonObject *object, const char *key, const char *const *values
 /** Adds a list of integers. */
 void json_integers(JsonObject *object, const char *key, const int *values, int count);
 
-/** Closes the object. Returns its line, without a newline, or NULL when memory ran out. */
+/** Closes the object. Returns its line, without a newline. */
 const char *json_end(JsonObject *object);
 
 void json_free(JsonObject *object);
@@ -55,8 +55,14 @@ void json_free(JsonObject *object);
 /**
  * Appends `line` and a newline to a file, created if missing, or to standard output if `path` is
  * "-". The line is one write() in append mode, so lines of several programs do not mix. Fails with
- * EXIT_DEVICE if writing fails or `line` is NULL; a partly written line is removed.
+ * EXIT_DEVICE if writing fails; a partly written line is removed.
  */
 bool json_append_line(const char *path, const char *line, Error *error);
+
+/**
+ * Checks that lines can be appended to `path`, which is created if missing. A pipe is not opened,
+ * because its reader would see the end of the file. EXIT_USAGE if not; `option` begins the message.
+ */
+bool json_check_path(const char *option, const char *path, Error *error);
 
 #endif

@@ -76,12 +76,6 @@ static void scan_outputs(const Problem *p, const HostOutputs *outputs, bool inpu
   }
 }
 
-static size_t count_touched(const uint8_t *guard) {
-  size_t count = 0;
-  for (int i = 0; i < GUARD_BYTES; ++i) count += guard_is_touched(guard, i);
-  return count;
-}
-
 typedef struct Comparison {
   Judgement *judgement;
   const int64_t *first_bad;
@@ -265,9 +259,10 @@ static void judge(const Problem *p, const CheckPlan *plan, RowFinding *findings,
 }
 
 static void count_guards(const HostOutputs *outputs, CheckResult *result) {
-  for (int side = 0; side < 2; ++side) {
-    result->guard_bytes_touched += count_touched(outputs->o_guard[side]);
-    result->guard_bytes_touched += count_touched(outputs->lse_guard[side]);
+  for (int i = 0; i < 2 * GUARD_BYTES; ++i) {
+    const int side = i / GUARD_BYTES, byte = i % GUARD_BYTES;
+    result->guard_bytes_touched += guard_is_touched(outputs->o_guard[side], byte);
+    result->guard_bytes_touched += guard_is_touched(outputs->lse_guard[side], byte);
   }
 }
 

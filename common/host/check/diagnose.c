@@ -109,6 +109,13 @@ static void attend(const Judgement *j, Attention *a) {
   }
 }
 
+/* Tries the attention that `other` describes. */
+#define TRY(c, other, ...)                                            \
+  do {                                                                \
+    attend((c)->judgement, &(other));                                 \
+    explain(c, (other).max, (other).total, (other).sum, __VA_ARGS__); \
+  } while (0)
+
 /* total - part + other, element by element */
 static void exchange(const Attention *a, const double *part, const double *other, double *result) {
   for (int d = 0; d < MAX_HEAD_DIM; ++d) result[d] = a->total[d] - part[d] + other[d];
@@ -243,8 +250,7 @@ static void try_alignments(Case *c, const Attention *a) {
   for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
     if (wrong[i].keys < 1 || wrong[i].keys > p->kv_len || wrong[i].keys == a->end) continue;
     span.end = (int32_t)wrong[i].keys;
-    attend(c->judgement, &other);
-    explain(c, other.max, other.total, other.sum, "%s", wrong[i].text);
+    TRY(c, other, "%s", wrong[i].text);
   }
 }
 
@@ -260,31 +266,24 @@ static void try_columns(Case *c, const Attention *a) {
     for (int part = period < 4 ? 4 : 0; part < 6; ++part) { /* four quarters, two halves */
       const int width = period / (part < 4 ? 4 : 2), first = part % 4 * width;
       for (int d = 0; d < dim; ++d) pair[d] = d % period / width * width == first ? -1 : d;
-      attend(c->judgement, &other);
-      explain(c, other.max, other.total, other.sum,
-              "columns %d..%d of every %d are missing in Q K^T", first, first + width - 1, period);
+      TRY(c, other, "columns %d..%d of every %d are missing in Q K^T", first, first + width - 1,
+          period);
     }
     for (int d = 0; d < dim; ++d) pair[d] = d ^ (period / 2);
-    attend(c->judgement, &other);
-    explain(c, other.max, other.total, other.sum,
-            "the halves of every %d columns are exchanged in Q or in K", period);
+    TRY(c, other, "the halves of every %d columns are exchanged in Q or in K", period);
     for (int side = 0; side < 2; ++side) {
       other.pair_of_k = side == 1;
       for (int d = 0; d < dim; ++d) pair[d] = d % period;
-      attend(c->judgement, &other);
-      explain(c, other.max, other.total, other.sum,
-              "all columns of %s are multiplied by columns 0..%d of %s", NAMES[1 - side],
-              period - 1, NAMES[side]);
+      TRY(c, other, "all columns of %s are multiplied by columns 0..%d of %s", NAMES[1 - side],
+          period - 1, NAMES[side]);
     }
   }
   for (int i = 0; i < 20; ++i) { /* two sides, two halves of 16 columns, five places */
     const int half = i / 5 % 2 * 8, from = i % 5 * 2;
     other.pair_of_k = i / 10 == 1;
     for (int d = 0; d < dim; ++d) pair[d] = d % 16 / 8 * 8 == half ? d - half + from : d;
-    attend(c->judgement, &other);
-    explain(c, other.max, other.total, other.sum,
-            "columns %d..%d of every 16 of %s are multiplied by columns %d..%d of %s", half,
-            half + 7, NAMES[1 - i / 10], from, from + 7, NAMES[i / 10]);
+    TRY(c, other, "columns %d..%d of every 16 of %s are multiplied by columns %d..%d of %s", half,
+        half + 7, NAMES[1 - i / 10], from, from + 7, NAMES[i / 10]);
   }
 }
 
@@ -293,9 +292,7 @@ static void try_kv_heads(Case *c, const Attention *a) {
   for (int head = 0; head < c->judgement->problem->kv_heads; ++head) {
     if (head == a->kv_head) continue;
     other.kv_head = head;
-    attend(c->judgement, &other);
-    explain(c, other.max, other.total, other.sum,
-            "K and V are those of key/value head %d instead of %d", head, a->kv_head);
+    TRY(c, other, "K and V are those of key/value head %d instead of %d", head, a->kv_head);
   }
 }
 
@@ -310,8 +307,7 @@ static void try_rows(Case *c, const Attention *a) {
     other.span_count =
         mask_row(c->judgement->inputs->mask, other.row.batch, other.row.head, q, other.spans);
     if (other.span_count == 0) continue;
-    attend(c->judgement, &other);
-    explain(c, other.max, other.total, other.sum, "the row holds the result of row q=%d", q);
+    TRY(c, other, "the row holds the result of row q=%d", q);
   }
 }
 

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "attention.h"
-#include "float8.h"
+#include "host/base/elements.h"
 #include "host/base/error.h"
 #include "host/masks/mask.h"
 
@@ -76,20 +76,6 @@ typedef void ReferenceProgress(size_t done, size_t total);
 bool reference_rows(const Problem *problem, const HostInputs *inputs, const RowIndex *rows,
                     size_t count, ReferenceConsumer *consume, void *context,
                     ReferenceProgress *progress, Error *error);
-
-/** Value of a pattern. */
-static inline float element_value(Dtype dtype, uint16_t bits) {
-  return dtype == DTYPE_FP16   ? half_bits_to_float(bits)
-         : dtype == DTYPE_BF16 ? bf16_bits_to_float(bits)
-                               : e4m3_bits_to_float((uint8_t)bits);
-}
-
-/** x rounded once to the type. */
-static inline uint16_t element_bits(Dtype dtype, double x) {
-  return dtype == DTYPE_FP16   ? double_to_half_bits(x)
-         : dtype == DTYPE_BF16 ? double_to_bf16_bits(x)
-                               : double_to_e4m3_bits(x);
-}
 
 /** Offset of a row in a tensor with these strides, in elements. */
 static inline int64_t row_offset(const Strides *strides, int batch, int head, int64_t row) {

@@ -97,7 +97,6 @@ static bool parse_word(const Option *option, const char *text, Options *o, Error
                     error);
 }
 
-static const char *const DTYPE_NAMES[] = {"fp16", "bf16", "e4m3"};
 static const char *const SCALES_NAMES[] = {"head", "tensor"};
 static const char *const LAYOUT_NAMES[] = {"bhnd", "bnhd"};
 static const char *const INPUT_NAMES[] = {"normal", "outlier", "spiky", "sink", "constant"};

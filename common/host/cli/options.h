@@ -76,9 +76,10 @@ typedef struct RunRequest {
 
 /**
  * Derives the request: the problem, with dense strides in the requested layout, and its mask;
- * checks what depends on several options. EXIT_USAGE as above. It refers to the options. On
- * success, the caller frees the mask with mask_free().
+ * checks what depends on several options. EXIT_USAGE as above. It refers to the options, which get
+ * the sizes of the files that --input names; `inputs` holds what was read of these. On success, the
+ * caller frees the mask with mask_free().
  */
-bool options_request(const Options *options, RunRequest *request, Error *error);
+bool options_request(Options *options, RunRequest *request, Inputs *inputs, Error *error);
 
 #endif

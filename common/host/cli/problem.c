@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "host/base/memory.h"
 #include "host/device/device.h"
@@ -76,7 +77,7 @@ static void set_layout(Problem *p, Layout layout) {
   p->k_strides = p->v_strides = dense_strides(layout, p->kv_heads, p->kv_len, p->head_dim);
 }
 
-bool options_request(const Options *o, RunRequest *request, Error *error) {
+static bool derive(const Options *o, RunRequest *request, Error *error) {
   Problem *problem = &request->problem;
   *request = (RunRequest){.input = input_name(o),
                           .layout = layout_name(o->layout),
@@ -100,4 +101,30 @@ bool options_request(const Options *o, RunRequest *request, Error *error) {
   if (!o->draw_mask && !take_memory(o, problem, error)) return false;
   set_layout(problem, o->layout);
   return open_mask(o, problem, &request->mask, error);
+}
+
+/** True if an error names one of the sizes that the files of --input set. */
+static bool names_a_size(const char *text) {
+  static const char *const SIZES[] = {"--batch ", "--heads ", "--kv-heads ", "--seqlen ",
+                                      "--head-dim "};
+  for (size_t i = 0; i < sizeof SIZES / sizeof *SIZES; i++) {
+    if (strncmp(text, SIZES[i], strlen(SIZES[i])) == 0) return true;
+  }
+  return false;
+}
+
+bool options_request(Options *o, RunRequest *request, Inputs *inputs, Error *error) {
+  if (o->input != INPUT_DIRECTORY) return derive(o, request, error);
+  Problem sizes;
+  if (!inputs_open(o->input_directory, o->dtype, &sizes, inputs, error)) return false;
+  o->batch = sizes.batch;
+  o->q_heads = sizes.q_heads;
+  o->q_len = sizes.q_len;
+  o->head_dim = sizes.head_dim;
+  o->kv_heads = sizes.kv_heads;
+  o->kv_len = sizes.kv_len;
+  if (derive(o, request, error)) return true;
+  const Error refusal = *error;
+  return names_a_size(refusal.text) &&
+         fail(error, refusal.code, "--input %.300s: %.700s", o->input_directory, refusal.text);
 }

@@ -104,10 +104,7 @@ static bool upload_scales(const Problem *p, const Inputs *inputs, Tensors *t, Er
           upload((const void **)&t->v_scales, inputs->scales[2], bytes, "scales of V", error));
 }
 
-const char *dtype_name(Dtype dtype) {
-  static const char *const NAMES[] = {"fp16", "bf16", "e4m3"};
-  return NAMES[dtype];
-}
+const char *const DTYPE_NAMES[3] = {"fp16", "bf16", "e4m3"};
 
 double device_tensors_bytes(const Problem *p) {
   const double q_rows = (double)p->batch * p->q_heads * p->q_len;

@@ -59,8 +59,8 @@ double device_tensors_bytes(const Problem *problem);
 bool device_tensors_create(const Problem *problem, const struct Inputs *inputs,
                            DeviceTensors *tensors, Error *error);
 
-/** The name that reports and the command line use. */
-const char *dtype_name(Dtype dtype);
+/** The names that reports and the command line use. */
+extern const char *const DTYPE_NAMES[3];
 
 /** Bytes of an element. */
 static inline size_t element_bytes(Dtype dtype) {

@@ -50,21 +50,14 @@ static bool time_once(const Problem *problem, const Tensors *tensors, int heads,
 
 static bool take_samples(const Problem *problem, const Tensors *tensors, int heads,
                          const Stopwatch *watch, Sampling sampling, Timing *timing, Error *error) {
-  float *samples = NULL;
-  int capacity = 0;
+  float *samples = malloc(MOST_SAMPLES * sizeof *samples); /* pages are taken when written */
   int count = -WARM_UPS;
   int least = sampling.least;
   double total_ms = 0;
-  bool ok = true;
+  bool ok = samples != NULL || fail(error, EXIT_DEVICE, "out of host memory");
   while (ok && count < MOST_SAMPLES && (count < least || total_ms < 1e3 * sampling.min_time)) {
     float milliseconds = 0;
     ok = time_once(problem, tensors, heads, watch, &milliseconds, error);
-    if (ok && count >= capacity) {
-      capacity = 2 * capacity + 64;
-      float *larger = realloc(samples, sizeof(float) * (size_t)capacity);
-      ok = larger != NULL || fail(error, EXIT_DEVICE, "out of host memory");
-      samples = larger != NULL ? larger : samples;
-    }
     if (count == -1 && milliseconds > SLOW_PASS_MS) least = sampling.least_if_slow;
     if (ok && count >= 0) {
       samples[count] = milliseconds;

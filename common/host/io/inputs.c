@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "float8.h"
+#include "host/base/elements.h"
 #include "host/io/random.h"
 
 /* Streams of the random numbers: one for each tensor and draw. Tensor i has stream base + i. */
@@ -54,12 +54,6 @@ static void describe_tensors(const Problem *p, const Inputs *inputs, Tensor tens
       (Tensor){inputs->k, STREAM_K, p->kv_heads, p->kv_len, p->k_strides, &inputs->files[1], NULL};
   tensors[2] =
       (Tensor){inputs->v, STREAM_V, p->kv_heads, p->kv_len, p->v_strides, &inputs->files[2], NULL};
-}
-
-static uint16_t round_to(Dtype dtype, double x) {
-  return dtype == DTYPE_FP16   ? double_to_half_bits(x)
-         : dtype == DTYPE_BF16 ? double_to_bf16_bits(x)
-                               : double_to_e4m3_bits(x);
 }
 
 static double outlier(uint64_t seed, int stream, uint64_t index) {
@@ -117,7 +111,8 @@ static double file_number(const NpyArray *file, int64_t index) {
 /** The same in the problem's 16-bit dtype, rounded once. */
 static uint16_t file_value(const NpyArray *file, Dtype dtype, int64_t index) {
   const bool same = file->type == NPY_U2 || (file->type == NPY_F2 && dtype == DTYPE_FP16);
-  return same ? ((const uint16_t *)file->data)[index] : round_to(dtype, file_number(file, index));
+  return same ? ((const uint16_t *)file->data)[index]
+              : element_bits(dtype, file_number(file, index));
 }
 
 /** True if a finite number of a file becomes infinite in the problem's dtype; in e4m3, which has no
@@ -169,7 +164,7 @@ static uint16_t element(const Source *source, const Problem *p, const Tensor *te
   if (file && tensor->file->type == NPY_U1) return ((const uint8_t *)tensor->file->data)[index];
   if (file && tensor->scales == NULL) return file_value(tensor->file, p->dtype, index);
   const double scale = tensor->scales == NULL ? 1 : tensor->scales[row / rows_of_scale(p, tensor)];
-  return round_to(p->dtype, number(source, p, tensor, row, d) / scale);
+  return element_bits(p->dtype, number(source, p, tensor, row, d) / scale);
 }
 
 /** Chooses the scales of a tensor; NaN are ignored. */

@@ -125,14 +125,14 @@ static void blame_columns(Examined *examined, size_t index, const ReferenceRow *
   const Problem *p = j->problem;
   const RowIndex row = examined->rows[index];
   const uint16_t *bits = output_row(j, row);
-  double errors[MAX_HEAD_DIM] = {0}, norm = 0, largest = 0;
+  double errors[MAX_HEAD_DIM] = {0}, largest = 0;
   for (int d = 0; d < p->head_dim; ++d) {
     errors[d] = element_error(bits[d], element_value(p->o_dtype, bits[d]), reference->o[d]);
     largest = fmax(largest, errors[d]);
-    norm += reference->o[d] * reference->o[d];
   }
+  const double norm = row_length(reference->o, p->head_dim);
   const RowLimits limits = row_limits(p, reference);
-  const double limit = row_tolerance(j->result.allowed_error, sqrt(norm), &limits);
+  const double limit = row_tolerance(j->result.allowed_error, norm, &limits);
   const double share = limit / sqrt(p->head_dim);
   const double least = fmax(share, largest / 10); /* fmax() ignores a share of NaN */
   bool told = index > 0;

@@ -28,6 +28,29 @@ void record_description(RunRecord *run, int heads) {
   if (d->block_n == 0) d->block_n = 1;
 }
 
+bool record_facts(RunRecord *run, Error *error) {
+  for (int i = 0; i < run->description.launch_count; i++) {
+    const KernelLaunch *launch = &run->description.launches[i];
+    KernelFacts *facts = &run->facts[i];
+    struct cudaFuncAttributes attributes;
+    const int threads = (int)(launch->block.x * launch->block.y * launch->block.z);
+    if (!device_ok(cudaFuncGetAttributes(&attributes, launch->kernel), launch->name, error) ||
+        !device_ok(cudaFuncSetAttribute(launch->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        (int)launch->dynamic_shared_bytes),
+                   launch->name, error) ||
+        !device_ok(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&facts->blocks_per_multiprocessor,
+                                                                 launch->kernel, threads,
+                                                                 launch->dynamic_shared_bytes),
+                   launch->name, error)) {
+      return false;
+    }
+    facts->registers = attributes.numRegs;
+    facts->local_bytes = (int)attributes.localSizeBytes;
+    facts->shared_bytes = attributes.sharedSizeBytes + launch->dynamic_shared_bytes;
+  }
+  return true;
+}
+
 void record_work(RunRecord *run) {
   const Problem *p = &run->request->problem;
   const double q_rows = (double)p->batch * p->q_heads * p->q_len;

@@ -93,6 +93,10 @@ typedef struct RunRecord {
 /** Asks the step for its tiles and its launches; `heads` is that of Step::describe(). */
 void record_description(RunRecord *run, int heads);
 
+/** Fills run->facts: asks the runtime what each kernel needs, and how many of its blocks share a
+ * multiprocessor. */
+bool record_facts(RunRecord *run, Error *error);
+
 /** Fills run->work from the problem, the mask and the description. */
 void record_work(RunRecord *run);
 

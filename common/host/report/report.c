@@ -8,9 +8,9 @@
 static void print_problem(const RunRecord *run, FILE *out) {
   const Problem *p = &run->request->problem;
   fprintf(out, "problem    B=%d Hq=%d Hkv=%d Nq=%d Nkv=%d D=%d %s, mask %s, scale %.4g", p->batch,
-          p->q_heads, p->kv_heads, p->q_len, p->kv_len, p->head_dim, dtype_name(p->dtype),
+          p->q_heads, p->kv_heads, p->q_len, p->kv_len, p->head_dim, DTYPE_NAMES[p->dtype],
           run->request->mask.text, (double)p->scale);
-  if (p->o_dtype != p->dtype) fprintf(out, ", O in %s", dtype_name(p->o_dtype));
+  if (p->o_dtype != p->dtype) fprintf(out, ", O in %s", DTYPE_NAMES[p->o_dtype]);
   fputc('\n', out);
 }
 

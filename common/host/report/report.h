@@ -35,12 +35,6 @@ void progress_rows(size_t done, size_t total);
 /** Removes the progress line, if there is one. */
 void progress_end(void);
 
-/**
- * Checks that lines can be appended to `path`, which is created if missing. A pipe is not opened,
- * because its reader would see the end of the file. EXIT_USAGE if not; `option` begins the message.
- */
-bool json_check_path(const char *option, const char *path, Error *error);
-
 /** Appends the record of a run to a file, or prints it if `path` is "-". EXIT_DEVICE on failure. */
 bool json_append_run(const RunRecord *run, const char *path, Error *error);
 
@@ -54,7 +48,9 @@ bool json_append_info(const RunRecord *run, const char *path, Error *error);
 bool json_append_ceilings(const Device *device, const Ceilings *ceilings, const char *path,
                           Error *error);
 
-/** Adds the fields of the problem and its work, for the records of the lab. */
+/** Adds the fields of the problem and its work, which records of the lab have, too; of the result.
+ */
 void json_add_problem(JsonObject *object, const RunRecord *run);
+void json_add_result(JsonObject *object, const RunRecord *run);
 
 #endif

@@ -10,17 +10,7 @@
 #include <float16.h>
 #include <simt_float16.h>
 
-struct __nv_bfloat16 {
-  uint16_t bits;
-
-  __nv_bfloat16() = default;
-  SIMT_INLINE __nv_bfloat16(double x)
-      : bits(simt::is_unset(simt::checked(x)) ? 0xffff : double_to_bf16_bits(x)) {}
-  SIMT_INLINE operator float() const { return bf16_bits_to_float(bits); }
-};
-
-SIMT_ARITHMETIC(__nv_bfloat16)
-SIMT_FLOAT16_VECTOR2(__nv_bfloat162, __nv_bfloat16)
+SIMT_FLOAT16(__nv_bfloat16, __nv_bfloat162, double_to_bf16_bits, bf16_bits_to_float)
 
 typedef __nv_bfloat16 nv_bfloat16;
 typedef __nv_bfloat162 nv_bfloat162;
@@ -29,12 +19,7 @@ typedef __nv_bfloat162 nv_bfloat162;
 #define SIMT_T2 __nv_bfloat162
 #define SIMT_NAME(before, after) before##bfloat16##after
 #include <simt_float16_functions.h>
-#undef SIMT_T
-#undef SIMT_T2
-#undef SIMT_NAME
 
-SIMT_INLINE __nv_bfloat162 __bfloat162bfloat162(__nv_bfloat16 x) {
-  return {x, x};
-}
+SIMT_FUNCTION(__nv_bfloat162, __bfloat162bfloat162, (__nv_bfloat16 x), {x, x})
 
 #endif

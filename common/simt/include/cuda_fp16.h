@@ -10,17 +10,7 @@
 #include <float16.h>
 #include <simt_float16.h>
 
-struct __half {
-  uint16_t bits;
-
-  __half() = default;
-  SIMT_INLINE __half(double x)
-      : bits(simt::is_unset(simt::checked(x)) ? 0xffff : double_to_half_bits(x)) {}
-  SIMT_INLINE operator float() const { return half_bits_to_float(bits); }
-};
-
-SIMT_ARITHMETIC(__half)
-SIMT_FLOAT16_VECTOR2(__half2, __half)
+SIMT_FLOAT16(__half, __half2, double_to_half_bits, half_bits_to_float)
 
 // In a namespace, so that a local variable named `half` shadows nothing.
 namespace simt_short_names {
@@ -33,12 +23,7 @@ using namespace simt_short_names;
 #define SIMT_T2 __half2
 #define SIMT_NAME(before, after) before##half##after
 #include <simt_float16_functions.h>
-#undef SIMT_T
-#undef SIMT_T2
-#undef SIMT_NAME
 
-SIMT_INLINE __half2 __half2half2(__half x) {
-  return {x, x};
-}
+SIMT_FUNCTION(__half2, __half2half2, (__half x), {x, x})
 
 #endif

@@ -17,42 +17,26 @@
 
 /* --- Barriers ------------------------------------------------------------------------------- */
 
-SIMT_INLINE void __syncthreads() {
-  simt_barrier(0);
-}
+SIMT_FUNCTION(void, __syncthreads, (), (void)simt_barrier(0))
 
-SIMT_INLINE int __syncthreads_count(int predicate) {
-  return (int)simt_barrier(predicate);
-}
+SIMT_FUNCTION(int, __syncthreads_count, (int predicate), (int)simt_barrier(predicate))
 
-SIMT_INLINE int __syncthreads_or(int predicate) {
-  return __syncthreads_count(predicate) != 0;
-}
+SIMT_FUNCTION(int, __syncthreads_or, (int predicate), __syncthreads_count(predicate) != 0)
 
-SIMT_INLINE int __syncthreads_and(int predicate) {
-  return __syncthreads_count(!predicate) == 0;
-}
+SIMT_FUNCTION(int, __syncthreads_and, (int predicate), __syncthreads_count(!predicate) == 0)
 
 SIMT_INLINE void __syncwarp(unsigned mask = 0xffffffff) {
   simt_warp_instruction(&simt_syncwarp, mask, nullptr);
 }
 
-SIMT_INLINE void __threadfence() {
-  simt_thread_fence();
-}
+SIMT_FUNCTION(void, __threadfence, (), simt_thread_fence())
 
-SIMT_INLINE void __threadfence_system() {
-  simt_thread_fence();
-}
+SIMT_FUNCTION(void, __threadfence_system, (), simt_thread_fence())
 
-SIMT_INLINE void __threadfence_block() {
-  simt_block_fence();
-}
+SIMT_FUNCTION(void, __threadfence_block, (), simt_block_fence())
 
 /** Lets other threads run; the duration is ignored. */
-SIMT_INLINE void __nanosleep(unsigned) {
-  simt_block_fence();
-}
+SIMT_FUNCTION(void, __nanosleep, (unsigned), simt_block_fence())
 
 /* --- Warp instructions ---------------------------------------------------------------------- */
 
@@ -98,9 +82,7 @@ SIMT_INLINE double checked(double value) {
 /** True of a number that was converted to double from memory that was never set, where all bits are
  * one: of a float, of fp16 or of bf16. A 16-bit float of it keeps these bits, unlike other NaN, so
  * that a result shows where it comes from. */
-SIMT_INLINE bool is_unset(double value) {
-  return bits_of<uint64_t>(value) >= 0xffffe00000000000;
-}
+SIMT_FUNCTION(bool, is_unset, (double value), bits_of<uint64_t>(value) >= 0xffffe00000000000)
 
 /** Numbers; pairs of 16-bit floats are, too. CUDA promotes smaller ones; the bits are the same. */
 template <typename T>
@@ -131,43 +113,24 @@ SIMT_INLINE T shuffle(const SimtWarpOperation &operation, unsigned mask, T value
   return from_bits<T>(simt_shuffle(&operation, mask, bits, argument, width, &extremes<T>));
 }
 
-SIMT_INLINE unsigned vote(const SimtWarpOperation &operation, unsigned mask, int predicate) {
-  return simt_vote(&operation, mask, predicate);
-}
-
 }  // namespace simt
 
-template <typename T>
-SIMT_INLINE T __shfl_sync(unsigned mask, T value, int source_lane, int width = 32) {
-  return simt::shuffle(simt_shuffle_index, mask, value, (unsigned)source_lane, width);
-}
+#define SIMT_SHUFFLE(function, operation, Argument)                                       \
+  template <typename T>                                                                   \
+  SIMT_FUNCTION(T, function, (unsigned mask, T value, Argument argument, int width = 32), \
+                simt::shuffle(operation, mask, value, (unsigned)argument, width))
 
-template <typename T>
-SIMT_INLINE T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
-  return simt::shuffle(simt_shuffle_up, mask, value, delta, width);
-}
+SIMT_SHUFFLE(__shfl_sync, simt_shuffle_index, int)
+SIMT_SHUFFLE(__shfl_up_sync, simt_shuffle_up, unsigned)
+SIMT_SHUFFLE(__shfl_down_sync, simt_shuffle_down, unsigned)
+SIMT_SHUFFLE(__shfl_xor_sync, simt_shuffle_xor, int)
 
-template <typename T>
-SIMT_INLINE T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
-  return simt::shuffle(simt_shuffle_down, mask, value, delta, width);
-}
-
-template <typename T>
-SIMT_INLINE T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32) {
-  return simt::shuffle(simt_shuffle_xor, mask, value, (unsigned)lane_mask, width);
-}
-
-SIMT_INLINE unsigned __ballot_sync(unsigned mask, int predicate) {
-  return simt::vote(simt_vote_ballot, mask, predicate);
-}
-
-SIMT_INLINE int __any_sync(unsigned mask, int predicate) {
-  return simt::vote(simt_vote_any, mask, predicate) != 0;
-}
-
-SIMT_INLINE int __all_sync(unsigned mask, int predicate) {
-  return simt::vote(simt_vote_all, mask, !predicate) == 0;
-}
+SIMT_FUNCTION(unsigned, __ballot_sync, (unsigned mask, int predicate),
+              simt_vote(&simt_vote_ballot, mask, predicate))
+SIMT_FUNCTION(int, __any_sync, (unsigned mask, int predicate),
+              simt_vote(&simt_vote_any, mask, predicate) != 0)
+SIMT_FUNCTION(int, __all_sync, (unsigned mask, int predicate),
+              simt_vote(&simt_vote_all, mask, !predicate) == 0)
 
 namespace simt {
 
@@ -193,10 +156,9 @@ SIMT_INLINE unsigned __match_all_sync(unsigned mask, T value, int *predicate) {
   return lanes;
 }
 
-#define SIMT_REDUCE(function, T, operation)                  \
-  SIMT_INLINE T function(unsigned mask, T value) {           \
-    return (T)simt_reduce(operation, mask, (unsigned)value); \
-  }
+#define SIMT_REDUCE(function, T, operation)            \
+  SIMT_FUNCTION(T, function, (unsigned mask, T value), \
+                (T)simt_reduce(operation, mask, (unsigned)value))
 
 SIMT_REDUCE(__reduce_add_sync, int, SIMT_ATOMIC_ADD)
 SIMT_REDUCE(__reduce_add_sync, unsigned, SIMT_ATOMIC_ADD)
@@ -212,16 +174,14 @@ SIMT_REDUCE(__reduce_xor_sync, unsigned, SIMT_ATOMIC_XOR)
  * Returns only the calling lane: CUDA guarantees no more. Code that expects all lanes in the same
  * branch gets a wrong result here, as it may on a GPU.
  */
-SIMT_INLINE unsigned __activemask() {
-  return simt_active_mask();
-}
+SIMT_FUNCTION(unsigned, __activemask, (), simt_active_mask())
 
 /* --- Atomics -------------------------------------------------------------------------------- */
 
-#define SIMT_ATOMIC(function, T, operation, width)                            \
-  SIMT_INLINE T function(T *address, T operand) {                             \
-    const auto bits = simt::bits_of<uint##width##_t>(operand);                \
-    return simt::from_bits<T>(simt_atomic_##width(operation, address, bits)); \
+#define SIMT_ATOMIC(function, T, operation, width)                                          \
+  SIMT_INLINE T function(T *address, T operand) {                                           \
+    const auto bits = simt::bits_of<uint##width##_t>(operand);                              \
+    return simt::from_bits<T>(simt_atomic_##width(operation, address, bits, SIMT_RELAXED)); \
   }
 
 SIMT_ATOMIC(atomicAdd, int, SIMT_ATOMIC_ADD, 32)
@@ -276,17 +236,13 @@ SIMT_INLINE unsigned long long atomicCAS(unsigned long long *address, unsigned l
 
 /* --- Loads and stores that say how to cache ------------------------------------------------- */
 
-#define SIMT_LOAD(function)                  \
-  template <typename T>                      \
-  SIMT_INLINE T function(const T *address) { \
-    return *address;                         \
-  }
+#define SIMT_LOAD(function) \
+  template <typename T>     \
+  SIMT_FUNCTION(T, function, (const T *address), *address)
 
-#define SIMT_STORE(function)                       \
-  template <typename T>                            \
-  SIMT_INLINE void function(T *address, T value) { \
-    *address = value;                              \
-  }
+#define SIMT_STORE(function) \
+  template <typename T>      \
+  SIMT_FUNCTION(void, function, (T * address, T value), *address = value)
 
 SIMT_LOAD(__ldg)
 SIMT_LOAD(__ldca)
@@ -299,9 +255,7 @@ SIMT_STORE(__stcs)
 SIMT_STORE(__stwb)
 SIMT_STORE(__stwt)
 
-SIMT_INLINE void __trap() {
-  simt_trap();
-}
+SIMT_FUNCTION(void, __trap, (), simt_trap())
 
 #include <simt_arithmetic.h>
 

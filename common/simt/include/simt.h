@@ -54,6 +54,9 @@ void simt_set_time_limit(double seconds);
 /** Calls `show` ten times a second while a kernel runs, in a separate thread; NULL: no calls. */
 void simt_set_progress(void (*show)(uint64_t blocks_done, uint64_t blocks));
 
+/** Is the file newer than the program? If so, line numbers in reports may differ. */
+bool simt_source_is_newer(const char *file);
+
 /* --- Counters ------------------------------------------------------------------------------- */
 
 /** The kinds of warp instructions that are counted. */
@@ -155,7 +158,8 @@ static inline __attribute__((always_inline)) const SimtThread *simt_self(void) {
 typedef struct SimtWarpOperation {
   const char *name;
   SimtKind kind;
-  /** operands[lane] is what that lane passed, NULL for lanes that are not in `mask`. */
+  /** operands[lane] is what that lane passed, NULL for lanes that are not in `mask`. NULL: nothing
+   * but the wait for the other lanes is to be done. */
   void (*execute)(void **operands, unsigned mask);
 } SimtWarpOperation;
 
@@ -218,11 +222,9 @@ typedef enum SimtOrder {
   SIMT_ACQ_REL = SIMT_ACQUIRE | SIMT_RELEASE
 } SimtOrder;
 
-/** Read-modify-write of 4 or 8 bytes; returns what was there before. The others are relaxed. */
-uint32_t simt_ordered_atomic_32(SimtAtomic operation, void *address, uint32_t operand,
-                                SimtOrder order);
-uint32_t simt_atomic_32(SimtAtomic operation, void *address, uint32_t operand);
-uint64_t simt_atomic_64(SimtAtomic operation, void *address, uint64_t operand);
+/** Read-modify-write of 4 or 8 bytes; returns what was there before. The last two are relaxed. */
+uint32_t simt_atomic_32(SimtAtomic operation, void *address, uint32_t operand, SimtOrder order);
+uint64_t simt_atomic_64(SimtAtomic operation, void *address, uint64_t operand, SimtOrder order);
 uint32_t simt_compare_and_swap_32(void *address, uint32_t expected, uint32_t desired);
 uint64_t simt_compare_and_swap_64(void *address, uint64_t expected, uint64_t desired);
 /** Atomic loads and stores of 4 bytes: ld.acquire, st.release. */
@@ -276,7 +278,7 @@ typedef enum SimtArithmetic {
 typedef enum SimtRounding { SIMT_NEAREST_EVEN, SIMT_TOWARDS_ZERO, SIMT_UP, SIMT_DOWN } SimtRounding;
 
 /** The result of an operation on floats, rounded once, to a float. */
-double simt_round(SimtArithmetic operation, SimtRounding rounding, double x, double y, double z);
+float simt_round(SimtArithmetic operation, SimtRounding rounding, double x, double y, double z);
 
 /** Tells the observer that a float with the bits of new memory and new stacks is used. */
 void simt_use_unset(void);

@@ -26,12 +26,8 @@
 #define __tanf tanf
 #define __sincosf sincosf
 
-SIMT_INLINE float rsqrtf(float x) {
-  return 1.0f / sqrtf(x);
-}
-SIMT_INLINE double rsqrt(double x) {
-  return 1.0 / sqrt(x);
-}
+SIMT_FUNCTION(float, rsqrtf, (float x), 1.0f / sqrtf(x))
+SIMT_FUNCTION(double, rsqrt, (double x), 1.0 / sqrt(x))
 
 /** As documented, 0 for a divisor beyond 2^126, and NaN if the dividend is infinite, too. */
 SIMT_INLINE float __fdividef(float x, float y) {
@@ -39,73 +35,40 @@ SIMT_INLINE float __fdividef(float x, float y) {
 }
 
 /** NaN becomes 0. */
-SIMT_INLINE float __saturatef(float x) {
-  return x > 0.0f ? fminf(x, 1.0f) : 0.0f;
-}
+SIMT_FUNCTION(float, __saturatef, (float x), x > 0.0f ? fminf(x, 1.0f) : 0.0f)
 
 /* --- Rounding ------------------------------------------------------------------------------- */
 
-#define SIMT_NEAREST(T, suffix)                \
-  SIMT_INLINE T __##suffix##add_rn(T x, T y) { \
-    return x + y;                              \
-  }                                            \
-  SIMT_INLINE T __##suffix##sub_rn(T x, T y) { \
-    return x - y;                              \
-  }                                            \
-  SIMT_INLINE T __##suffix##mul_rn(T x, T y) { \
-    return x * y;                              \
-  }                                            \
-  SIMT_INLINE T __##suffix##div_rn(T x, T y) { \
-    return x / y;                              \
-  }                                            \
-  SIMT_INLINE T __##suffix##rcp_rn(T x) {      \
-    return 1 / x;                              \
-  }
+#define SIMT_NEAREST(T, suffix)                           \
+  SIMT_FUNCTION(T, __##suffix##add_rn, (T x, T y), x + y) \
+  SIMT_FUNCTION(T, __##suffix##sub_rn, (T x, T y), x - y) \
+  SIMT_FUNCTION(T, __##suffix##mul_rn, (T x, T y), x *y)  \
+  SIMT_FUNCTION(T, __##suffix##div_rn, (T x, T y), x / y) \
+  SIMT_FUNCTION(T, __##suffix##rcp_rn, (T x), 1 / x)
 
 SIMT_NEAREST(float, f)
 SIMT_NEAREST(double, d)
 
-SIMT_INLINE float __fsqrt_rn(float x) {
-  return sqrtf(x);
-}
-SIMT_INLINE double __dsqrt_rn(double x) {
-  return sqrt(x);
-}
-SIMT_INLINE float __fmaf_rn(float x, float y, float z) {
-  return fmaf(x, y, z);
-}
-SIMT_INLINE double __fma_rn(double x, double y, double z) {
-  return fma(x, y, z);
-}
+SIMT_FUNCTION(float, __fsqrt_rn, (float x), sqrtf(x))
+SIMT_FUNCTION(double, __dsqrt_rn, (double x), sqrt(x))
+SIMT_FUNCTION(float, __fmaf_rn, (float x, float y, float z), fmaf(x, y, z))
+SIMT_FUNCTION(double, __fma_rn, (double x, double y, double z), fma(x, y, z))
 
 /** The wider type has bits enough that the second rounding changes nothing. */
-SIMT_INLINE float __frsqrt_rn(float x) {
-  return (float)(1 / sqrtl(x));
-}
+SIMT_FUNCTION(float, __frsqrt_rn, (float x), (float)(1 / sqrtl(x)))
+
+#define SIMT_ROUNDED(function, parameters, ...) \
+  SIMT_FUNCTION(float, function, parameters, simt_round(__VA_ARGS__))
 
 /* The same towards zero, up and down: the runtime changes the rounding mode of the processor. */
-#define SIMT_DIRECTED(suffix, rounding)                            \
-  SIMT_INLINE float __fadd_##suffix(float x, float y) {            \
-    return (float)simt_round(SIMT_ADD, rounding, x, y, 0);         \
-  }                                                                \
-  SIMT_INLINE float __fsub_##suffix(float x, float y) {            \
-    return (float)simt_round(SIMT_ADD, rounding, x, -y, 0);        \
-  }                                                                \
-  SIMT_INLINE float __fmul_##suffix(float x, float y) {            \
-    return (float)simt_round(SIMT_MULTIPLY, rounding, x, y, 0);    \
-  }                                                                \
-  SIMT_INLINE float __fdiv_##suffix(float x, float y) {            \
-    return (float)simt_round(SIMT_DIVIDE, rounding, x, y, 0);      \
-  }                                                                \
-  SIMT_INLINE float __frcp_##suffix(float x) {                     \
-    return (float)simt_round(SIMT_DIVIDE, rounding, 1, x, 0);      \
-  }                                                                \
-  SIMT_INLINE float __fsqrt_##suffix(float x) {                    \
-    return (float)simt_round(SIMT_SQUARE_ROOT, rounding, x, 0, 0); \
-  }                                                                \
-  SIMT_INLINE float __fmaf_##suffix(float x, float y, float z) {   \
-    return (float)simt_round(SIMT_FUSED, rounding, x, y, z);       \
-  }
+#define SIMT_DIRECTED(suffix, rounding)                                               \
+  SIMT_ROUNDED(__fadd_##suffix, (float x, float y), SIMT_ADD, rounding, x, y, 0)      \
+  SIMT_ROUNDED(__fsub_##suffix, (float x, float y), SIMT_ADD, rounding, x, -y, 0)     \
+  SIMT_ROUNDED(__fmul_##suffix, (float x, float y), SIMT_MULTIPLY, rounding, x, y, 0) \
+  SIMT_ROUNDED(__fdiv_##suffix, (float x, float y), SIMT_DIVIDE, rounding, x, y, 0)   \
+  SIMT_ROUNDED(__frcp_##suffix, (float x), SIMT_DIVIDE, rounding, 1, x, 0)            \
+  SIMT_ROUNDED(__fsqrt_##suffix, (float x), SIMT_SQUARE_ROOT, rounding, x, 0, 0)      \
+  SIMT_ROUNDED(__fmaf_##suffix, (float x, float y, float z), SIMT_FUSED, rounding, x, y, z)
 
 SIMT_DIRECTED(rz, SIMT_TOWARDS_ZERO)
 SIMT_DIRECTED(ru, SIMT_UP)
@@ -127,13 +90,11 @@ SIMT_INLINE Integer saturated(T x) {
 
 }  // namespace simt
 
-#define SIMT_CONVERSIONS(name, Integer, suffix, function)    \
-  SIMT_INLINE Integer __float2##name##_##suffix(float x) {   \
-    return simt::saturated<Integer>(function(x));            \
-  }                                                          \
-  SIMT_INLINE Integer __double2##name##_##suffix(double x) { \
-    return simt::saturated<Integer>(function(x));            \
-  }
+#define SIMT_CONVERSIONS(name, Integer, suffix, function)        \
+  SIMT_FUNCTION(Integer, __float2##name##_##suffix, (float x),   \
+                simt::saturated<Integer>(function(x)))           \
+  SIMT_FUNCTION(Integer, __double2##name##_##suffix, (double x), \
+                simt::saturated<Integer>(function(x)))
 #define SIMT_TO_INTEGER(name, Integer)           \
   SIMT_CONVERSIONS(name, Integer, rn, nearbyint) \
   SIMT_CONVERSIONS(name, Integer, rz, trunc)     \
@@ -145,16 +106,10 @@ SIMT_TO_INTEGER(uint, unsigned)
 SIMT_TO_INTEGER(ll, long long)
 SIMT_TO_INTEGER(ull, unsigned long long)
 
-#define SIMT_FLOAT_FROM(suffix, rounding)                       \
-  SIMT_INLINE float __int2float_##suffix(int x) {               \
-    return (float)simt_round(SIMT_TO_FLOAT, rounding, x, 0, 0); \
-  }                                                             \
-  SIMT_INLINE float __uint2float_##suffix(unsigned x) {         \
-    return (float)simt_round(SIMT_TO_FLOAT, rounding, x, 0, 0); \
-  }                                                             \
-  SIMT_INLINE float __double2float_##suffix(double x) {         \
-    return (float)simt_round(SIMT_TO_FLOAT, rounding, x, 0, 0); \
-  }
+#define SIMT_FLOAT_FROM(suffix, rounding)                                             \
+  SIMT_ROUNDED(__int2float_##suffix, (int x), SIMT_TO_FLOAT, rounding, x, 0, 0)       \
+  SIMT_ROUNDED(__uint2float_##suffix, (unsigned x), SIMT_TO_FLOAT, rounding, x, 0, 0) \
+  SIMT_ROUNDED(__double2float_##suffix, (double x), SIMT_TO_FLOAT, rounding, x, 0, 0)
 
 SIMT_FLOAT_FROM(rn, SIMT_NEAREST_EVEN)
 SIMT_FLOAT_FROM(rz, SIMT_TOWARDS_ZERO)
@@ -163,47 +118,23 @@ SIMT_FLOAT_FROM(rd, SIMT_DOWN)
 
 /* --- Bits ----------------------------------------------------------------------------------- */
 
-SIMT_INLINE unsigned __float_as_uint(float x) {
-  return simt::bits_of<unsigned>(x);
-}
-SIMT_INLINE int __float_as_int(float x) {
-  return (int)simt::bits_of<unsigned>(x);
-}
-SIMT_INLINE float __uint_as_float(unsigned x) {
-  return simt::from_bits<float>(x);
-}
-SIMT_INLINE float __int_as_float(int x) {
-  return simt::from_bits<float>(x);
-}
+SIMT_FUNCTION(unsigned, __float_as_uint, (float x), simt::bits_of<unsigned>(x))
+SIMT_FUNCTION(int, __float_as_int, (float x), (int)simt::bits_of<unsigned>(x))
+SIMT_FUNCTION(float, __uint_as_float, (unsigned x), simt::from_bits<float>(x))
+SIMT_FUNCTION(float, __int_as_float, (int x), simt::from_bits<float>(x))
 /** The two words of a double. */
-SIMT_INLINE int __double2hiint(double x) {
-  return (int)(simt::bits_of<unsigned long long>(x) >> 32);
-}
-SIMT_INLINE int __double2loint(double x) {
-  return (int)simt::bits_of<unsigned long long>(x);
-}
+SIMT_FUNCTION(int, __double2hiint, (double x), (int)(simt::bits_of<unsigned long long>(x) >> 32))
+SIMT_FUNCTION(int, __double2loint, (double x), (int)simt::bits_of<unsigned long long>(x))
 SIMT_INLINE double __hiloint2double(int high, int low) {
   return simt::from_bits<double>((unsigned long long)(unsigned)high << 32 | (unsigned)low);
 }
 
-SIMT_INLINE int __popc(unsigned x) {
-  return __builtin_popcount(x);
-}
-SIMT_INLINE int __ffs(int x) {
-  return __builtin_ffs(x);
-}
-SIMT_INLINE int __clz(int x) {
-  return x == 0 ? 32 : __builtin_clz((unsigned)x);
-}
-SIMT_INLINE int __popcll(unsigned long long x) {
-  return __builtin_popcountll(x);
-}
-SIMT_INLINE int __ffsll(long long x) {
-  return __builtin_ffsll(x);
-}
-SIMT_INLINE int __clzll(long long x) {
-  return x == 0 ? 64 : __builtin_clzll((unsigned long long)x);
-}
+SIMT_FUNCTION(int, __popc, (unsigned x), __builtin_popcount(x))
+SIMT_FUNCTION(int, __ffs, (int x), __builtin_ffs(x))
+SIMT_FUNCTION(int, __clz, (int x), x == 0 ? 32 : __builtin_clz((unsigned)x))
+SIMT_FUNCTION(int, __popcll, (unsigned long long x), __builtin_popcountll(x))
+SIMT_FUNCTION(int, __ffsll, (long long x), __builtin_ffsll(x))
+SIMT_FUNCTION(int, __clzll, (long long x), x == 0 ? 64 : __builtin_clzll((unsigned long long)x))
 
 /** Swaps adjacent bits, pairs, and groups of four; then reverses the bytes. */
 SIMT_INLINE unsigned __brev(unsigned x) {
@@ -217,9 +148,7 @@ SIMT_INLINE unsigned long long __brevll(unsigned long long x) {
 }
 
 /** The high half of a product. */
-SIMT_INLINE int __mulhi(int x, int y) {
-  return (int)((long long)x * y >> 32);
-}
+SIMT_FUNCTION(int, __mulhi, (int x, int y), (int)((long long)x *y >> 32))
 SIMT_INLINE unsigned __umulhi(unsigned x, unsigned y) {
   return (unsigned)((unsigned long long)x * y >> 32);
 }
@@ -250,25 +179,17 @@ SIMT_INLINE long long clock64() {
 }
 
 /* As in the CUDA toolkit: signed and unsigned give unsigned; a number is preferred to NaN. */
-#define SIMT_MIN_MAX(T, A, B)         \
-  SIMT_INLINE T min(A a, B b) {       \
-    return (T)b < (T)a ? (T)b : (T)a; \
-  }                                   \
-  SIMT_INLINE T max(A a, B b) {       \
-    return (T)a < (T)b ? (T)b : (T)a; \
-  }
+#define SIMT_MIN_MAX(T, A, B)                                  \
+  SIMT_FUNCTION(T, min, (A a, B b), (T)b < (T)a ? (T)b : (T)a) \
+  SIMT_FUNCTION(T, max, (A a, B b), (T)a < (T)b ? (T)b : (T)a)
 #define SIMT_MIN_MAX_INTEGERS(Signed, Unsigned) \
   SIMT_MIN_MAX(Signed, Signed, Signed)          \
   SIMT_MIN_MAX(Unsigned, Unsigned, Unsigned)    \
   SIMT_MIN_MAX(Unsigned, Signed, Unsigned)      \
   SIMT_MIN_MAX(Unsigned, Unsigned, Signed)
-#define SIMT_MIN_MAX_FLOATING(T, A, B, suffix) \
-  SIMT_INLINE T min(A a, B b) {                \
-    return fmin##suffix(a, b);                 \
-  }                                            \
-  SIMT_INLINE T max(A a, B b) {                \
-    return fmax##suffix(a, b);                 \
-  }
+#define SIMT_MIN_MAX_FLOATING(T, A, B, suffix)          \
+  SIMT_FUNCTION(T, min, (A a, B b), fmin##suffix(a, b)) \
+  SIMT_FUNCTION(T, max, (A a, B b), fmax##suffix(a, b))
 
 SIMT_MIN_MAX_INTEGERS(int, unsigned)
 SIMT_MIN_MAX_INTEGERS(long, unsigned long)

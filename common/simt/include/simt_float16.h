@@ -57,20 +57,18 @@ SIMT_INLINE double fused(double a, double b, double c) {
     return {};                                                                          \
   }
 
-#define SIMT_ARITHMETIC(T)       \
-  SIMT_NO_ATOMICS(T)             \
-  SIMT_OPERATOR(T, +)            \
-  SIMT_OPERATOR(T, -)            \
-  SIMT_OPERATOR(T, *)            \
-  SIMT_OPERATOR(T, /)            \
-  SIMT_INLINE T operator-(T a) { \
-    return T(-(float)a);         \
-  }                              \
-  SIMT_COMPARISON(T, ==)         \
-  SIMT_COMPARISON(T, !=)         \
-  SIMT_COMPARISON(T, <)          \
-  SIMT_COMPARISON(T, <=)         \
-  SIMT_COMPARISON(T, >)          \
+#define SIMT_ARITHMETIC(T)                         \
+  SIMT_NO_ATOMICS(T)                               \
+  SIMT_OPERATOR(T, +)                              \
+  SIMT_OPERATOR(T, -)                              \
+  SIMT_OPERATOR(T, *)                              \
+  SIMT_OPERATOR(T, /)                              \
+  SIMT_FUNCTION(T, operator-, (T a), T(-(float)a)) \
+  SIMT_COMPARISON(T, ==)                           \
+  SIMT_COMPARISON(T, !=)                           \
+  SIMT_COMPARISON(T, <)                            \
+  SIMT_COMPARISON(T, <=)                           \
+  SIMT_COMPARISON(T, >)                            \
   SIMT_COMPARISON(T, >=)
 
 #define SIMT_VECTOR_OPERATOR(Vector, op)                    \
@@ -94,5 +92,16 @@ SIMT_INLINE double fused(double a, double b, double c) {
   SIMT_VECTOR_OPERATOR(Vector, -)                     \
   SIMT_VECTOR_OPERATOR(Vector, *)                     \
   SIMT_VECTOR_OPERATOR(Vector, /)
+
+/** A type, and its vector of two; the last two are functions of float16.h. */
+#define SIMT_FLOAT16(T, Vector, from_double, to_float)                                            \
+  struct T {                                                                                      \
+    uint16_t bits;                                                                                \
+    T() = default;                                                                                \
+    SIMT_INLINE T(double x) : bits(simt::is_unset(simt::checked(x)) ? 0xffff : from_double(x)) {} \
+    SIMT_INLINE operator float() const { return to_float(bits); }                                 \
+  };                                                                                              \
+  SIMT_ARITHMETIC(T)                                                                              \
+  SIMT_FLOAT16_VECTOR2(Vector, T)
 
 #endif

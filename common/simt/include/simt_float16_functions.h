@@ -12,39 +12,30 @@
     const float x = a;                              \
     return SIMT_T(expression);                      \
   }                                                 \
-  SIMT_INLINE SIMT_T2 function2(SIMT_T2 a) {        \
-    return {function(a.x), function(a.y)};          \
-  }
+  SIMT_FUNCTION(SIMT_T2, function2, (SIMT_T2 a), {function(a.x), function(a.y)})
 
-#define SIMT_BINARY(function, function2, expression)    \
-  SIMT_INLINE SIMT_T function(SIMT_T a, SIMT_T b) {     \
-    const float x = a, y = b;                           \
-    return SIMT_T(expression);                          \
-  }                                                     \
-  SIMT_INLINE SIMT_T2 function2(SIMT_T2 a, SIMT_T2 b) { \
-    return {function(a.x, b.x), function(a.y, b.y)};    \
-  }
+#define SIMT_BINARY(function, function2, expression)        \
+  SIMT_INLINE SIMT_T function(SIMT_T a, SIMT_T b) {         \
+    const float x = a, y = b;                               \
+    return SIMT_T(expression);                              \
+  }                                                         \
+  SIMT_FUNCTION(SIMT_T2, function2, (SIMT_T2 a, SIMT_T2 b), \
+                {function(a.x, b.x), function(a.y, b.y)})
 
-#define SIMT_TERNARY(function, function2, expression)              \
-  SIMT_INLINE SIMT_T function(SIMT_T a, SIMT_T b, SIMT_T c) {      \
-    const double sum = simt::fused(a, b, c);                       \
-    return SIMT_T(expression);                                     \
-  }                                                                \
-  SIMT_INLINE SIMT_T2 function2(SIMT_T2 a, SIMT_T2 b, SIMT_T2 c) { \
-    return {function(a.x, b.x, c.x), function(a.y, b.y, c.y)};     \
-  }
+#define SIMT_TERNARY(function, function2, expression)                  \
+  SIMT_INLINE SIMT_T function(SIMT_T a, SIMT_T b, SIMT_T c) {          \
+    const double sum = simt::fused(a, b, c);                           \
+    return SIMT_T(expression);                                         \
+  }                                                                    \
+  SIMT_FUNCTION(SIMT_T2, function2, (SIMT_T2 a, SIMT_T2 b, SIMT_T2 c), \
+                {function(a.x, b.x, c.x), function(a.y, b.y, c.y)})
 
 /** Of vectors: 1 or 0 for each half, and whether both are true. */
-#define SIMT_RELATION(name, op)                            \
-  SIMT_INLINE bool __h##name(SIMT_T a, SIMT_T b) {         \
-    return a op b;                                         \
-  }                                                        \
-  SIMT_INLINE SIMT_T2 __h##name##2(SIMT_T2 a, SIMT_T2 b) { \
-    return {SIMT_T(a.x op b.x), SIMT_T(a.y op b.y)};       \
-  }                                                        \
-  SIMT_INLINE bool __hb##name##2(SIMT_T2 a, SIMT_T2 b) {   \
-    return a.x op b.x && a.y op b.y;                       \
-  }
+#define SIMT_RELATION(name, op)                                \
+  SIMT_FUNCTION(bool, __h##name, (SIMT_T a, SIMT_T b), a op b) \
+  SIMT_FUNCTION(SIMT_T2, __h##name##2, (SIMT_T2 a, SIMT_T2 b), \
+                {SIMT_T(a.x op b.x), SIMT_T(a.y op b.y)})      \
+  SIMT_FUNCTION(bool, __hb##name##2, (SIMT_T2 a, SIMT_T2 b), (a.x op b.x) && (a.y op b.y))
 
 SIMT_BINARY(__hadd, __hadd2, x + y)
 SIMT_BINARY(__hsub, __hsub2, x - y)
@@ -75,9 +66,7 @@ SIMT_RELATION(gt, >)
 SIMT_RELATION(ge, >=)
 SIMT_RELATION(ne, !=)
 
-SIMT_INLINE bool __hisnan(SIMT_T a) {
-  return a != a;
-}
+SIMT_FUNCTION(bool, __hisnan, (SIMT_T a), a != a)
 SIMT_INLINE int __hisinf(SIMT_T a) {
   const float x = a;
   return isinf(x) ? (x > 0 ? 1 : -1) : 0;
@@ -100,101 +89,50 @@ SIMT_UNARY(hfloor, h2floor, floorf(x))
 SIMT_UNARY(htrunc, h2trunc, truncf(x))
 SIMT_UNARY(hrint, h2rint, rintf(x))
 
-SIMT_INLINE SIMT_T2 operator-(SIMT_T2 a) {
-  return {-a.x, -a.y};
-}
-SIMT_INLINE bool operator==(SIMT_T2 a, SIMT_T2 b) {
-  return a.x == b.x && a.y == b.y;
-}
-SIMT_INLINE bool operator!=(SIMT_T2 a, SIMT_T2 b) {
-  return !(a == b);
-}
-SIMT_INLINE SIMT_T2 __lowhigh2highlow(SIMT_T2 a) {
-  return {a.y, a.x};
-}
-SIMT_INLINE float __low2float(SIMT_T2 a) {
-  return a.x;
-}
-SIMT_INLINE float __high2float(SIMT_T2 a) {
-  return a.y;
-}
+SIMT_FUNCTION(SIMT_T2, operator-, (SIMT_T2 a), {-a.x, -a.y})
+SIMT_FUNCTION(bool, operator==, (SIMT_T2 a, SIMT_T2 b), a.x == b.x && a.y == b.y)
+SIMT_FUNCTION(bool, operator!=, (SIMT_T2 a, SIMT_T2 b), !(a == b))
+SIMT_FUNCTION(SIMT_T2, __lowhigh2highlow, (SIMT_T2 a), {a.y, a.x})
+SIMT_FUNCTION(float, __low2float, (SIMT_T2 a), a.x)
+SIMT_FUNCTION(float, __high2float, (SIMT_T2 a), a.y)
 
 /* --- Named after the type --------------------------------------------------------------------- */
 
-SIMT_INLINE SIMT_T SIMT_NAME(__float2, )(float x) {
-  return {x};
-}
-SIMT_INLINE SIMT_T SIMT_NAME(__float2, _rn)(float x) {
-  return {x};
-}
-SIMT_INLINE SIMT_T SIMT_NAME(__double2, )(double x) {
-  return {x};
-}
-SIMT_INLINE float SIMT_NAME(__, 2float)(SIMT_T x) {
-  return x;
-}
-SIMT_INLINE unsigned short SIMT_NAME(__, _as_ushort)(SIMT_T x) {
-  return x.bits;
-}
+SIMT_FUNCTION(SIMT_T, SIMT_NAME(__float2, ), (float x), {x})
+SIMT_FUNCTION(SIMT_T, SIMT_NAME(__float2, _rn), (float x), {x})
+SIMT_FUNCTION(SIMT_T, SIMT_NAME(__double2, ), (double x), {x})
+SIMT_FUNCTION(float, SIMT_NAME(__, 2float), (SIMT_T x), x)
+SIMT_FUNCTION(unsigned short, SIMT_NAME(__, _as_ushort), (SIMT_T x), x.bits)
 SIMT_INLINE SIMT_T SIMT_NAME(__ushort_as_, )(unsigned short bits) {
   SIMT_T x;
   x.bits = bits;
   return x;
 }
 
-SIMT_INLINE SIMT_T2 SIMT_NAME(__floats2, 2_rn)(float low, float high) {
-  return {low, high};
-}
-SIMT_INLINE SIMT_T2 SIMT_NAME(__float2, 2_rn)(float x) {
-  return {x, x};
-}
-SIMT_INLINE SIMT_T2 SIMT_NAME(__float22, 2_rn)(float2 v) {
-  return {v.x, v.y};
-}
-SIMT_INLINE float2 SIMT_NAME(__, 22float2)(SIMT_T2 v) {
-  return {v.x, v.y};
-}
-SIMT_INLINE SIMT_T2 SIMT_NAME(__halves2, 2)(SIMT_T low, SIMT_T high) {
-  return {low, high};
-}
-SIMT_INLINE SIMT_T2 SIMT_NAME(make_, 2)(SIMT_T low, SIMT_T high) {
-  return {low, high};
-}
-SIMT_INLINE SIMT_T SIMT_NAME(__low2, )(SIMT_T2 v) {
-  return v.x;
-}
-SIMT_INLINE SIMT_T SIMT_NAME(__high2, )(SIMT_T2 v) {
-  return v.y;
-}
+SIMT_FUNCTION(SIMT_T2, SIMT_NAME(__floats2, 2_rn), (float low, float high), {low, high})
+SIMT_FUNCTION(SIMT_T2, SIMT_NAME(__float2, 2_rn), (float x), {x, x})
+SIMT_FUNCTION(SIMT_T2, SIMT_NAME(__float22, 2_rn), (float2 v), {v.x, v.y})
+SIMT_FUNCTION(float2, SIMT_NAME(__, 22float2), (SIMT_T2 v), {v.x, v.y})
+SIMT_FUNCTION(SIMT_T2, SIMT_NAME(__halves2, 2), (SIMT_T low, SIMT_T high), {low, high})
+SIMT_FUNCTION(SIMT_T2, SIMT_NAME(make_, 2), (SIMT_T low, SIMT_T high), {low, high})
+SIMT_FUNCTION(SIMT_T, SIMT_NAME(__low2, ), (SIMT_T2 v), v.x)
+SIMT_FUNCTION(SIMT_T, SIMT_NAME(__high2, ), (SIMT_T2 v), v.y)
 
-SIMT_INLINE SIMT_T2 SIMT_NAME(__low2, 2)(SIMT_T2 v) {
-  return {v.x, v.x};
-}
-SIMT_INLINE SIMT_T2 SIMT_NAME(__high2, 2)(SIMT_T2 v) {
-  return {v.y, v.y};
-}
-SIMT_INLINE SIMT_T2 SIMT_NAME(__lows2, 2)(SIMT_T2 a, SIMT_T2 b) {
-  return {a.x, b.x};
-}
-SIMT_INLINE SIMT_T2 SIMT_NAME(__highs2, 2)(SIMT_T2 a, SIMT_T2 b) {
-  return {a.y, b.y};
-}
-SIMT_INLINE short SIMT_NAME(__, _as_short)(SIMT_T x) {
-  return (short)x.bits;
-}
+SIMT_FUNCTION(SIMT_T2, SIMT_NAME(__low2, 2), (SIMT_T2 v), {v.x, v.x})
+SIMT_FUNCTION(SIMT_T2, SIMT_NAME(__high2, 2), (SIMT_T2 v), {v.y, v.y})
+SIMT_FUNCTION(SIMT_T2, SIMT_NAME(__lows2, 2), (SIMT_T2 a, SIMT_T2 b), {a.x, b.x})
+SIMT_FUNCTION(SIMT_T2, SIMT_NAME(__highs2, 2), (SIMT_T2 a, SIMT_T2 b), {a.y, b.y})
+SIMT_FUNCTION(short, SIMT_NAME(__, _as_short), (SIMT_T x), (short)x.bits)
 SIMT_INLINE SIMT_T SIMT_NAME(__short_as_, )(short bits) {
   return SIMT_NAME(__ushort_as_, )((unsigned short)bits);
 }
-SIMT_INLINE SIMT_T SIMT_NAME(__int2, _rn)(int x) {
-  return {(double)x};
-}
-SIMT_INLINE int SIMT_NAME(__, 2int_rn)(SIMT_T x) {
-  return __float2int_rn(x);
-}
-SIMT_INLINE int SIMT_NAME(__, 2int_rz)(SIMT_T x) {
-  return __float2int_rz(x);
-}
+SIMT_FUNCTION(SIMT_T, SIMT_NAME(__int2, _rn), (int x), {(double)x})
+SIMT_FUNCTION(int, SIMT_NAME(__, 2int_rn), (SIMT_T x), __float2int_rn(x))
+SIMT_FUNCTION(int, SIMT_NAME(__, 2int_rz), (SIMT_T x), __float2int_rz(x))
 
+#undef SIMT_T
+#undef SIMT_T2
+#undef SIMT_NAME
 #undef SIMT_UNARY
 #undef SIMT_BINARY
 #undef SIMT_TERNARY

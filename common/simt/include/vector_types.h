@@ -22,6 +22,12 @@ typedef struct dim3 {
 
 #define SIMT_INLINE inline __attribute__((always_inline))
 
+/** A function of one expression. */
+#define SIMT_FUNCTION(T, name, parameters, ...) \
+  SIMT_INLINE T name parameters {               \
+    return __VA_ARGS__;                         \
+  }
+
 struct uint3 {
   unsigned x, y, z;
 };
@@ -62,9 +68,7 @@ typedef float Word16 __attribute__((vector_size(16), may_alias));
     SIMT_VECTOR_MEMBERS(Vector, Word)                        \
     SIMT_INLINE Vector(Element a, Element b) : x(a), y(b) {} \
   };                                                         \
-  SIMT_INLINE Vector make_##Vector(Element x, Element y) {   \
-    return {x, y};                                           \
-  }
+  SIMT_FUNCTION(Vector, make_##Vector, (Element x, Element y), {x, y})
 
 #define SIMT_VECTOR4(Vector, Element, Word)                                                    \
   struct alignas(sizeof(simt::Word)) Vector {                                                  \
@@ -72,18 +76,14 @@ typedef float Word16 __attribute__((vector_size(16), may_alias));
     SIMT_VECTOR_MEMBERS(Vector, Word)                                                          \
     SIMT_INLINE Vector(Element a, Element b, Element c, Element d) : x(a), y(b), z(c), w(d) {} \
   };                                                                                           \
-  SIMT_INLINE Vector make_##Vector(Element x, Element y, Element z, Element w) {               \
-    return {x, y, z, w};                                                                       \
-  }
+  SIMT_FUNCTION(Vector, make_##Vector, (Element x, Element y, Element z, Element w), {x, y, z, w})
 
 /** Of three, which no single access copies. */
-#define SIMT_VECTOR3(Vector, Element)                                 \
-  struct Vector {                                                     \
-    Element x, y, z;                                                  \
-  };                                                                  \
-  SIMT_INLINE Vector make_##Vector(Element x, Element y, Element z) { \
-    return {x, y, z};                                                 \
-  }
+#define SIMT_VECTOR3(Vector, Element) \
+  struct Vector {                     \
+    Element x, y, z;                  \
+  };                                  \
+  SIMT_FUNCTION(Vector, make_##Vector, (Element x, Element y, Element z), {x, y, z})
 
 SIMT_VECTOR2(float2, float, Word8)
 SIMT_VECTOR2(int2, int, Word8)

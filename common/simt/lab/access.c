@@ -2,7 +2,7 @@
 #include <signal.h>
 
 #include "internal.h"
-#include "simt/runtime/kernels.h"
+#include "simt/runtime/program.h"
 
 /** Parameters, blockIdx, blockDim and gridDim. */
 static bool is_parameter(const LabWorker *lab, uintptr_t address) {
@@ -117,10 +117,10 @@ void lab_access(LabWorker *lab, uintptr_t address, unsigned size, bool is_write,
   if (shared) {
     lab_check_shared(lab, address, size, use, pc);
     if (!(lab->checks & LAB_BANKS)) return;
-    lab_log(lab, is_write ? SHARED_STORE : SHARED_LOAD, address, size, pc, 0);
+    lab_log(lab, is_write ? LAB_SHARED_STORE : LAB_SHARED_LOAD, address, size, pc, 0);
   } else {
     lab_check_global(lab, address, size, use, pc);
     if (!(lab->checks & LAB_TRAFFIC)) return;
-    lab_log(lab, is_write ? GLOBAL_STORE : GLOBAL_LOAD, address, size, pc, 0);
+    lab_log(lab, is_write ? LAB_GLOBAL_STORE : LAB_GLOBAL_LOAD, address, size, pc, 0);
   }
 }

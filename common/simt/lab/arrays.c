@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "internal.h"
-#include "simt/runtime/kernels.h"
+#include "simt/runtime/program.h"
 
 SharedArray *lab_arrays;
 size_t lab_array_count;
@@ -31,8 +31,7 @@ static size_t add_arrays(SharedArray *list, SimtOwner owner) {
 
 void lab_begin_arrays(const Launch *launch) {
   variables.count = simt_shared_variables(launch->kernel, &variables.list);
-  lab_arrays = calloc(variables.count + 1, sizeof *lab_arrays);
-  if (lab_arrays == NULL) abort();
+  lab_arrays = simt_zeroed(variables.count, sizeof *lab_arrays);
   lab_array_count = add_arrays(lab_arrays, OF_KERNEL);
   lab_array_count += add_arrays(lab_arrays + lab_array_count, OF_DEVICE_FUNCTION);
   variables.guards = lab_arrays + lab_array_count;

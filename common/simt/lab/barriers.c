@@ -47,6 +47,12 @@ static RawFinding *count_for(LabWorker *lab, int thread, LabKind kind, uint32_t 
   return finding;
 }
 
+/** Writes the numbers of the threads. */
+static const char *numbers(const ThreadSet *set, char text[48]) {
+  simt_format_threads(set->lanes, text, 48);
+  return text;
+}
+
 /** The missing threads wait at another place, or have exited. */
 static void report(LabWorker *lab, LabKind kind, const ThreadSet *here, const ThreadSet *missing,
                    bool elsewhere) {
@@ -55,10 +61,9 @@ static void report(LabWorker *lab, LabKind kind, const ThreadSet *here, const Th
   RawFinding *finding = count_for(lab, thread, kind, lab_pc(site_of(lab, thread)), other_pc, other);
   if (finding == NULL) return;
   char own[48], theirs[48];
-  simt_format_threads(here->lanes, own, sizeof own);
-  simt_format_threads(missing->lanes, theirs, sizeof theirs);
-  snprintf(finding->where, sizeof finding->where, "threads %s here, %sthreads %s%s", own,
-           elsewhere ? "" : "without ", theirs, elsewhere ? " there" : "");
+  snprintf(finding->where, sizeof finding->where, "threads %s here, %sthreads %s%s",
+           numbers(here, own), elsewhere ? "" : "without ", numbers(missing, theirs),
+           elsewhere ? " there" : "");
 }
 
 /** Reports all places except that of the lowest thread; returns the threads at that place. */
@@ -76,12 +81,10 @@ static ThreadSet report_places(LabWorker *lab, LabKind kind, ThreadSet waiting) 
 
 void lab_check_barrier(LabWorker *lab) {
   const Worker *worker = lab->worker;
-  const dim3 dim = worker->block.dim;
-  const int count = (int)(dim.x * dim.y * dim.z);
   ThreadSet waiting = {{0}}, exited = {{0}};
   bool some_exited = false, apart = false;
   const void *site = NULL;
-  for (int thread = 0; thread < count; thread++) {
+  for (int thread = 0; thread < worker->thread_count; thread++) {
     const int warp = thread / WARP_SIZE;
     const unsigned bit = 1u << thread % WARP_SIZE;
     if (worker->warps[warp].at_barrier & bit) {
@@ -117,11 +120,9 @@ static void check_masks(LabWorker *lab, int warp, unsigned lanes) {
   RawFinding *finding = count_for(lab, thread, LAB_WARP_MASKS, lab_pc(wait->call_site), 0, other);
   if (finding == NULL) return;
   char own[48], theirs[48];
-  simt_format_threads(here.lanes, own, sizeof own);
-  simt_format_threads(missing.lanes, theirs, sizeof theirs);
   snprintf(finding->where, sizeof finding->where,
-           "threads %s with the mask 0x%08x, threads %s with 0x%08x", own, wait->mask, theirs,
-           worker->executed[other].mask);
+           "threads %s with the mask 0x%08x, threads %s with 0x%08x", numbers(&here, own),
+           wait->mask, numbers(&missing, theirs), worker->executed[other].mask);
 }
 
 void lab_check_lanes(LabWorker *lab, const SimtWarpOperation *operation, int warp, unsigned lanes) {
@@ -139,10 +140,11 @@ void lab_check_lanes(LabWorker *lab, const SimtWarpOperation *operation, int war
   report_places(lab, LAB_WARP_APART, waiting);
 }
 
-void lab_report_no_source(LabWorker *lab, int lane, int source, const void *call_site) {
-  const Worker *worker = lab->worker;
-  const int thread = worker->running / WARP_SIZE * WARP_SIZE + lane;
+void lab_no_source(int lane, int source, const void *call_site) {
+  LabWorker *lab = lab_worker;
+  if (!(lab->checks & LAB_RACES)) return;
+  const int thread = lab_thread(lab) / WARP_SIZE * WARP_SIZE + lane;
   RawFinding *finding = count_for(lab, thread, LAB_NO_SOURCE, lab_pc(call_site), 0, 0);
   if (finding == NULL) return;
-  simt_describe_no_source(worker, lane, source, finding->where, sizeof finding->where);
+  simt_describe_no_source(lab->worker, lane, source, finding->where, sizeof finding->where);
 }

@@ -18,7 +18,7 @@ typedef struct Behind {
   unsigned live; /* lanes that were live since the warp last waited */
   Request *requests;
   uint64_t *keys; /* of the requests */
-  size_t count, capacity;
+  size_t count;
   Table places; /* 1 + index, by key */
   Table visits; /* how often a lane has executed an instruction */
 } Behind;
@@ -29,19 +29,16 @@ bool lab_is_behind(const LabWorker *lab, int warp) {
 
 /** Includes the kind, because one instruction may access both memory spaces. */
 static uint64_t key_of(const Record *record, uint32_t number) {
-  return (uint64_t)record->pc << 32 | (uint64_t)record->kind << 29 | number;
+  return (uint64_t)record->pc << 32 | (uint64_t)record->kind << 28 | number;
 }
 
 static Request *request_of(Behind *b, const Record *record, uint64_t key) {
   uint32_t *place = lab_entry(&b->places, key);
   if (*place == 0) {
-    if (b->count == b->capacity) {
-      b->capacity = 2 * b->capacity + 256;
-      b->requests = lab_grown(b->requests, b->capacity * sizeof *b->requests);
-      b->keys = lab_grown(b->keys, b->capacity * sizeof *b->keys);
-    }
+    b->requests = simt_with_room(b->requests, b->count, sizeof *b->requests);
+    b->keys = simt_with_room(b->keys, b->count, sizeof *b->keys);
     b->requests[b->count] =
-        (Request){.kind = (RecordKind)record->kind, .pc = record->pc, .size = record->size};
+        (Request){.kind = (LabAccessKind)record->kind, .pc = record->pc, .size = record->size};
     b->keys[b->count++] = key;
     *place = (uint32_t)b->count;
   }
@@ -83,9 +80,8 @@ static void count_complete(LabWorker *lab, int warp, Behind *b, unsigned going) 
 }
 
 void lab_flush_apart(LabWorker *lab, int warp, unsigned first, unsigned going) {
-  if (lab->behind[warp] == NULL) lab->behind[warp] = calloc(1, sizeof *lab->behind[warp]);
+  if (lab->behind[warp] == NULL) lab->behind[warp] = simt_zeroed(1, sizeof *lab->behind[warp]);
   Behind *b = lab->behind[warp];
-  if (b == NULL) abort();
   b->active = true;
   take_logs(lab, warp, first, b);
   const bool too_many = b->count > MOST_KEPT;

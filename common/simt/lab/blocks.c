@@ -12,15 +12,12 @@
 /** The accesses of all workers, by block and place. */
 typedef struct Visits {
   Visit *list;
-  size_t count, capacity;
+  size_t count;
 } Visits;
 
 static void collect(const Visit *visit, void *context) {
   Visits *visits = context;
-  if (visits->count == visits->capacity) {
-    visits->capacity = 2 * visits->capacity + 16;
-    visits->list = lab_grown(visits->list, visits->capacity * sizeof *visits->list);
-  }
+  visits->list = simt_with_room(visits->list, visits->count, sizeof *visits->list);
   visits->list[visits->count] = *visit;
   visits->list[visits->count].place = visits->count;
   visits->count++;
@@ -78,15 +75,12 @@ typedef struct Court {
   Table by_histories; /* of all workers: 1 + index */
   Verdict *verdicts;
   Race *races;
-  uint32_t verdict_count, race_count, verdict_capacity, race_capacity;
+  uint32_t verdict_count, race_count;
   Visits visits; /* of the piece that is being judged */
 } Court;
 
 static void add_race_of(Court *court, LabKind kind, const Visit *visit, const Visit *other) {
-  if (court->race_count == court->race_capacity) {
-    court->race_capacity = 2 * court->race_capacity + 16;
-    court->races = lab_grown(court->races, court->race_capacity * sizeof *court->races);
-  }
+  court->races = simt_with_room(court->races, court->race_count, sizeof *court->races);
   court->races[court->race_count++] = (Race){kind, *visit, *other};
 }
 
@@ -127,7 +121,7 @@ static void find_races(Court *court) {
   const size_t count = court->visits.count;
   bool noted[KINDS][KINDS] = {{false}};
   size_t front[KINDS] = {0}; /* so many are these */
-  uint32_t *fronts = lab_grown(NULL, KINDS * count * sizeof *fronts);
+  uint32_t *fronts = simt_resized(NULL, KINDS * count * sizeof *fronts);
   for (size_t i = 0; i < count; i++) {
     const Kind kind = kind_of(&all[i]);
     bool behind_all = kind == WRITTEN;
@@ -181,11 +175,8 @@ static const Verdict *verdict_on(Court *court, size_t region, size_t chunk, unsi
     uint32_t *entry = lab_entry(&court->by_histories,
                                 (uint64_t)(number * MAX_WORKERS + (unsigned)i) << 32 | history);
     if (*entry == 0) {
-      if (court->verdict_count == court->verdict_capacity) {
-        court->verdict_capacity = 2 * court->verdict_capacity + 64;
-        court->verdicts =
-            lab_grown(court->verdicts, court->verdict_capacity * sizeof *court->verdicts);
-      }
+      court->verdicts =
+          simt_with_room(court->verdicts, court->verdict_count, sizeof *court->verdicts);
       court->verdicts[court->verdict_count] = (Verdict){.judged = false};
       *entry = ++court->verdict_count;
     }

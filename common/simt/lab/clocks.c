@@ -14,11 +14,7 @@
 
 LabHopper *lab_hopper(LabWorker *lab) {
   if (lab->hopper == NULL) {
-    lab->hopper = calloc(1, sizeof *lab->hopper);
-    if (lab->hopper == NULL) abort();
-    lab->hopper->reads = calloc(MAX_SHARED_BYTES / COPY_BYTES, sizeof *lab->hopper->reads);
-    lab->hopper->registers = calloc(MAX_THREADS, sizeof *lab->hopper->registers);
-    if (lab->hopper->reads == NULL || lab->hopper->registers == NULL) abort();
+    lab->hopper = simt_zeroed(1, sizeof *lab->hopper);
     lab_begin_hopper(lab);
   }
   return lab->hopper;
@@ -32,13 +28,6 @@ void lab_begin_hopper(LabWorker *lab) {
   for (int warp = 0; warp < MAX_WARPS; warp++) hopper->registers_written[warp] = true;
 }
 
-void lab_free_hopper(LabWorker *lab) {
-  if (lab->hopper == NULL) return;
-  free(lab->hopper->reads);
-  free(lab->hopper->registers);
-  free(lab->hopper);
-}
-
 /* --- Clocks ----------------------------------------------------------------------------------- */
 
 /** A clock that nobody has yet. */
@@ -47,8 +36,7 @@ static Clock *new_clock(Clocks *clocks) {
   if (clock != NULL) {
     clocks->free = clock->next_free;
   } else {
-    clock = malloc(sizeof *clock + clocks->width * sizeof *clock->of);
-    if (clock == NULL) abort();
+    clock = simt_resized(NULL, sizeof *clock + clocks->width * sizeof *clock->of);
     clock->next = clocks->all;
     clocks->all = clock;
   }
@@ -95,8 +83,7 @@ static void begin_block(Clocks *clocks) {
 
 static Clocks *clocks_of(LabWorker *lab) {
   if (lab->clocks == NULL) {
-    lab->clocks = calloc(1, sizeof *lab->clocks);
-    if (lab->clocks == NULL) abort();
+    lab->clocks = simt_zeroed(1, sizeof *lab->clocks);
     const dim3 dim = lab->launch->block;
     lab->clocks->width =
         FIRST_THREAD + (dim.x * dim.y * dim.z + WARP_SIZE - 1) / WARP_SIZE * WARP_SIZE;
@@ -283,27 +270,22 @@ static Meeting *meeting_at(LabWorker *lab, int barrier) {
   return meeting;
 }
 
-void lab_mbarrier_arrived(Worker *worker, int barrier) {
-  (void)worker;
-  if (lab_worker != NULL) arrive(lab_worker, meeting_at(lab_worker, barrier));
+void lab_mbarrier_arrived(int barrier) {
+  arrive(lab_worker, meeting_at(lab_worker, barrier));
 }
 
-void lab_mbarrier_passed(Worker *worker, int barrier) {
-  (void)worker;
-  if (lab_worker != NULL) {
-    pass(lab_worker, meeting_at(lab_worker, barrier), lab_thread(lab_worker));
-  }
+void lab_mbarrier_passed(int barrier) {
+  pass(lab_worker, meeting_at(lab_worker, barrier), lab_thread(lab_worker));
 }
 
-void lab_named_barrier_arrived(Worker *worker, unsigned id) {
-  (void)worker;
-  if (lab_worker != NULL) arrive(lab_worker, &clocks_of(lab_worker)->named[id]);
+void lab_named_barrier_arrived(unsigned id) {
+  arrive(lab_worker, &clocks_of(lab_worker)->named[id]);
 }
 
 /** Others may use the barrier next, so only those that wait now have seen what arrived. */
-void lab_named_barrier_opens(Worker *worker, unsigned id, bool waits) {
+void lab_named_barrier_opens(unsigned id, bool waits) {
   LabWorker *lab = lab_worker;
-  if (lab == NULL) return;
+  const Worker *worker = lab->worker;
   Meeting *meeting = &lab->clocks->named[id];
   end_phase(lab->clocks, meeting);
   for (int thread = 0; thread < worker->thread_count; thread++) {

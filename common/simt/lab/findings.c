@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "internal.h"
+#include "simt/runtime/program.h"
 
 /** Findings of launches have no place: each reason is a finding. */
 static bool same(const RawFinding *a, const RawFinding *b) {
@@ -14,10 +15,7 @@ RawFinding *lab_find_or_make(FindingList *list, const RawFinding *key, bool *mad
   for (size_t i = 0; i < list->count; i++) {
     if (same(&list->list[i], key)) return &list->list[i];
   }
-  if (list->count == list->capacity) {
-    list->capacity = 2 * list->capacity + 16;
-    list->list = lab_grown(list->list, list->capacity * sizeof *list->list);
-  }
+  list->list = simt_with_room(list->list, list->count, sizeof *list->list);
   *made = true;
   RawFinding *finding = &list->list[list->count++];
   *finding = *key;
@@ -42,18 +40,15 @@ void lab_add_findings(FindingList *list, const FindingList *others) {
   for (size_t i = 0; i < others->count; i++) lab_add_finding(list, &others->list[i]);
 }
 
-static void describe(const LabWorker *lab, uintptr_t address, char *text, size_t text_size) {
+static void describe(LabWorker *lab, uintptr_t address, char *text, size_t text_size) {
+  size_t region;
   if (address - lab->shared < lab->shared_bytes) {
     lab_describe_shared(lab, address, text, text_size);
-    return;
+  } else if (lab_find_region(lab, address, &region)) {
+    lab_describe_region(&lab_regions[region], address, text, text_size);
+  } else {
+    simt_memory_describe(address, text, text_size);
   }
-  for (size_t i = 0; i < lab_region_count; i++) {
-    const Region *region = &lab_regions[i];
-    if (address < region->begin || address >= region->end) continue;
-    lab_describe_region(region, address, text, text_size);
-    return;
-  }
-  simt_memory_describe(address, text, text_size);
 }
 
 RawFinding *lab_count_finding(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_pc,
@@ -90,14 +85,11 @@ void lab_report_here(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_p
 const char *lab_kind_text(LabKind kind) {
   static const char *const TEXTS[LAB_KINDS] = {
       [LAB_RACE_WRITE_READ] =
-          "shared memory race: read of what another thread wrote, no barrier "
-          "between",
+          "shared memory race: read of what another thread wrote, no barrier between",
       [LAB_RACE_READ_WRITE] =
-          "shared memory race: write to what another thread read, no barrier "
-          "between",
+          "shared memory race: write to what another thread read, no barrier between",
       [LAB_RACE_WRITE_WRITE] =
-          "shared memory race: write to what another thread wrote, no barrier "
-          "between",
+          "shared memory race: write to what another thread wrote, no barrier between",
       [LAB_BARRIER_APART] =
           "barrier that not all threads of the block reach: others wait elsewhere",
       [LAB_BARRIER_EXITED] = "barrier that not all threads of the block reach: others have exited",
@@ -106,8 +98,7 @@ const char *lab_kind_text(LabKind kind) {
       [LAB_NO_SOURCE] = "shuffle from a lane that takes no part: the value is undefined",
       [LAB_COPY_NOT_WAITED] = "use of shared memory that a cp.async is on its way to",
       [LAB_COPY_NO_BARRIER] =
-          "read of what another thread's cp.async copied, no barrier since "
-          "its wait",
+          "read of what another thread's cp.async copied, no barrier since its wait",
       [LAB_COPY_OVER_READ] = "cp.async into what another thread may still read, no barrier between",
       [LAB_TENSOR_NOT_WAITED] =
           "use of what a tensor copy brings, no wait for its mbarrier between",

@@ -21,22 +21,19 @@ static FirstAccess *first_at(SiteTable *sites, FirstTable *table, uint32_t pc, L
   const size_t at = 2 * (size_t)lab_site(sites, pc) + lab_access_is_shared(kind);
   if (at >= table->count) {
     const size_t count = 2 * at + 64;
-    table->list = lab_grown(table->list, count * sizeof *table->list);
+    table->list = simt_resized(table->list, count * sizeof *table->list);
     memset(&table->list[table->count], 0, (count - table->count) * sizeof *table->list);
     table->count = count;
   }
   return &table->list[at];
 }
 
-static void describe_global(LabAccess *access, int lane, uintptr_t address) {
-  for (size_t i = 0; i < lab_region_count; i++) {
-    const Region *region = &lab_regions[i];
-    if (address < region->begin || address >= region->end) continue;
-    memcpy(access->memory[lane], region->name, sizeof region->name);
-    access->offsets[lane] = address - region->begin;
-    return;
-  }
-  snprintf(access->memory[lane], sizeof access->memory[lane], "outside of all allocations");
+static void describe_global(LabWorker *lab, LabAccess *access, int lane, uintptr_t address) {
+  size_t found;
+  const Region *region = lab_find_region(lab, address, &found) ? &lab_regions[found] : NULL;
+  snprintf(access->memory[lane], sizeof access->memory[lane], "%s",
+           region != NULL ? region->name : "outside of all allocations");
+  access->offsets[lane] = region != NULL ? address - region->begin : 0;
 }
 
 /** The linker places static arrays: only the distances between lanes are meaningful. */
@@ -50,7 +47,7 @@ static void describe_shared(const LabWorker *lab, LabAccess *access, int lane, u
   access->banks[lane] = (uint8_t)((address - base / BANK_BYTES * BANK_BYTES) / BANK_BYTES % BANKS);
 }
 
-static void describe(const LabWorker *lab, LabAccess *access, const uintptr_t *addresses) {
+static void describe(LabWorker *lab, LabAccess *access, const uintptr_t *addresses) {
   uintptr_t lowest = UINTPTR_MAX;
   for (unsigned rest = access->lanes; rest != 0; rest &= rest - 1) {
     const uintptr_t address = addresses[__builtin_ctz(rest)];
@@ -61,7 +58,7 @@ static void describe(const LabWorker *lab, LabAccess *access, const uintptr_t *a
     if (lab_access_is_shared(access->kind)) {
       describe_shared(lab, access, lane, addresses[lane], lowest);
     } else {
-      describe_global(access, lane, addresses[lane]);
+      describe_global(lab, access, lane, addresses[lane]);
     }
   }
 }

@@ -24,7 +24,7 @@ typedef struct Node {
   uint32_t before, element;
 } Node;
 
-/** Lists with their capacities. Index 0 is unused. */
+/** Index 0 of the lists is unused. */
 typedef struct Histories {
   Moment *moments;
   Element *elements;
@@ -37,21 +37,11 @@ typedef struct Histories {
 
 enum { SAME_BLOCK_SEARCH = 16, TIME_BITS = 21 };
 
-/** The place behind the last entry, which grows by doubling. */
-static void *grown(void *list, uint32_t count, size_t size) {
-  const bool full = count >= 64 && (count & (count - 1)) == 0;
-  if (list != NULL && !full) return list;
-  return lab_grown(list, (list == NULL ? 64 : 2 * (size_t)count) * size);
-}
-
 static Histories *histories_of(LabWorker *lab) {
   if (lab->histories != NULL) return lab->histories;
-  Histories *h = lab->histories = calloc(1, sizeof *h);
-  if (h == NULL) abort();
+  Histories *h = lab->histories = simt_zeroed(1, sizeof *h);
   h->moment_count = h->element_count = h->node_count = 1;
-  h->moments = grown(NULL, 1, sizeof *h->moments);
-  h->elements = grown(NULL, 1, sizeof *h->elements);
-  h->nodes = grown(NULL, 1, sizeof *h->nodes);
+  h->moments = simt_with_room(NULL, 1, sizeof *h->moments);
   return h;
 }
 
@@ -76,7 +66,7 @@ void lab_begin_fold(LabWorker *lab) {
 
 static uint32_t add_moment(LabWorker *lab, const Point *point, int thread) {
   Histories *h = lab->histories;
-  h->moments = grown(h->moments, h->moment_count, sizeof *h->moments);
+  h->moments = simt_with_room(h->moments, h->moment_count, sizeof *h->moments);
   const Talk *talk = lab->talk[thread];
   h->moments[h->moment_count] = (Moment){*point, talk != NULL ? talk->known : NULL};
   return h->moment_count++;
@@ -119,14 +109,14 @@ static uint32_t add(LabWorker *lab, uint32_t history, uint32_t moment, uint32_t 
   uint32_t *element =
       lab_entry(&h->by_element, (uint64_t)own.moment << 20 | (uint64_t)own.site << 4 | own.use);
   if (*element == 0) {
-    h->elements = grown(h->elements, h->element_count, sizeof *h->elements);
+    h->elements = simt_with_room(h->elements, h->element_count, sizeof *h->elements);
     h->elements[h->element_count] = own;
     *element = h->element_count++;
   }
   if (contains(lab, history, *element)) return history;
   uint32_t *node = lab_entry(&h->by_node, (uint64_t)history << 32 | *element);
   if (*node == 0) {
-    h->nodes = grown(h->nodes, h->node_count, sizeof *h->nodes);
+    h->nodes = simt_with_room(h->nodes, h->node_count, sizeof *h->nodes);
     h->nodes[h->node_count] = (Node){history, *element};
     *node = h->node_count++;
   }

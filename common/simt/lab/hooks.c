@@ -18,23 +18,6 @@ static inline __attribute__((always_inline)) void access(void *address, unsigned
   lab_access(lab, (uintptr_t)address, size, is_write, lab_pc(caller));
 }
 
-#define HOOK(name, size, is_write)                                \
-  void name(void *address);                                       \
-  void name(void *address) {                                      \
-    access(address, size, is_write, __builtin_return_address(0)); \
-  }
-
-HOOK(__tsan_read1, 1, false)
-HOOK(__tsan_read2, 2, false)
-HOOK(__tsan_read4, 4, false)
-HOOK(__tsan_read8, 8, false)
-HOOK(__tsan_read16, 16, false)
-HOOK(__tsan_write1, 1, true)
-HOOK(__tsan_write2, 2, true)
-HOOK(__tsan_write4, 4, true)
-HOOK(__tsan_write8, 8, true)
-HOOK(__tsan_write16, 16, true)
-
 /**
  * Accesses to structures, and to values that are aligned to less than their size. A GPU splits them
  * into pieces: words if address and size allow.
@@ -45,6 +28,24 @@ static void access_range(char *address, size_t size, bool is_write, const void *
                                                                 : 1;
   for (size_t at = 0; at < size; at += piece) access(address + at, piece, is_write, caller);
 }
+
+#define HOOK(name, use, size, is_write)                        \
+  void name(void *address);                                    \
+  void name(void *address) {                                   \
+    use(address, size, is_write, __builtin_return_address(0)); \
+  }
+
+#define HOOKS(size)                                            \
+  HOOK(__tsan_read##size, access, size, false)                 \
+  HOOK(__tsan_write##size, access, size, true)                 \
+  HOOK(__tsan_unaligned_read##size, access_range, size, false) \
+  HOOK(__tsan_unaligned_write##size, access_range, size, true)
+
+HOOKS(1)
+HOOKS(2)
+HOOKS(4)
+HOOKS(8)
+HOOKS(16)
 
 #define RANGE_HOOK(name, is_write)                                      \
   void name(void *address, size_t size);                                \
@@ -72,21 +73,6 @@ void *__tsan_memset(void *target, int value, size_t size) {
   access_range(target, size, true, __builtin_return_address(0));
   return memset(target, value, size);
 }
-
-#define UNALIGNED_HOOK(name, size, is_write)                            \
-  void name(void *address);                                             \
-  void name(void *address) {                                            \
-    access_range(address, size, is_write, __builtin_return_address(0)); \
-  }
-
-UNALIGNED_HOOK(__tsan_unaligned_read2, 2, false)
-UNALIGNED_HOOK(__tsan_unaligned_read4, 4, false)
-UNALIGNED_HOOK(__tsan_unaligned_read8, 8, false)
-UNALIGNED_HOOK(__tsan_unaligned_read16, 16, false)
-UNALIGNED_HOOK(__tsan_unaligned_write2, 2, true)
-UNALIGNED_HOOK(__tsan_unaligned_write4, 4, true)
-UNALIGNED_HOOK(__tsan_unaligned_write8, 8, true)
-UNALIGNED_HOOK(__tsan_unaligned_write16, 16, true)
 
 void __tsan_init(void);
 void __tsan_init(void) {}

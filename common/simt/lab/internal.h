@@ -35,27 +35,16 @@ enum {
   SECTOR_BYTES = 32,
   LINE_BYTES = 128, /* of L1 */
   BANKS = 32,
-  BANK_BYTES = 4,
-  COPY_LANES = 8 /* of cp.async, processed together */
+  BANK_BYTES = 4
 };
-
-typedef enum RecordKind {
-  GLOBAL_LOAD,
-  GLOBAL_STORE,
-  SHARED_LOAD,
-  SHARED_STORE,
-  COPY_GLOBAL,
-  COPY_SHARED,
-  RECORD_KINDS
-} RecordKind;
 
 /** One access of one lane. */
 typedef struct Record {
   uintptr_t address;
-  uint32_t pc; /* relative to the start of the program */
-  uint8_t size, kind;
-  uint16_t copy; /* COPY_GLOBAL: target as a 16-byte unit of shared memory, or NO_SOURCE;
-                    COPY_SHARED: bytes it reads; else 0 */
+  uint32_t pc;        /* relative to the start of the program */
+  uint8_t size, kind; /* kind: a LabAccessKind */
+  uint16_t copy;      /* LAB_COPY_GLOBAL: target as a 16-byte unit of shared memory, or NO_SOURCE;
+                         LAB_COPY_SHARED: bytes it reads; else 0 */
 } Record;
 
 /* Target units are numbered modulo PIECES, which is even: two a sector. NO_SOURCE: zero fill. */
@@ -63,7 +52,7 @@ enum { PIECES = UINT16_MAX - 1, NO_SOURCE };
 
 /** The accesses of one request, by lane. */
 typedef struct Request {
-  RecordKind kind;
+  LabAccessKind kind;
   uint32_t pc;
   unsigned size;
   unsigned lanes;
@@ -87,9 +76,6 @@ uint32_t lab_look_up(const Table *table, uint64_t key);
 void lab_clear_table(Table *table);
 void lab_free_table(Table *table);
 
-/** realloc(); ends the program if there is no memory. */
-void *lab_grown(void *memory, size_t size);
-
 /* --- Sites: program counters ---------------------------------------------------------------- */
 
 typedef struct Site {
@@ -100,7 +86,7 @@ typedef struct Site {
 /** Sites in the order of first use; index 0 is unused. */
 typedef struct SiteTable {
   Site *sites;
-  uint32_t count, capacity;
+  uint32_t count;
   Table by_pc;
 } SiteTable;
 
@@ -109,6 +95,8 @@ uint32_t lab_site(SiteTable *table, uint32_t pc);
 
 /** The counts of this pc; the pointer is valid until the next site is created. */
 LabCounts *lab_counts(SiteTable *table, uint32_t pc);
+LabTraffic *lab_traffic_of(LabCounts *counts, LabAccessKind kind);
+void lab_add_traffic(LabTraffic *sum, const LabTraffic *other);
 void lab_free_sites(SiteTable *table);
 
 /* --- First accesses -------------------------------------------------------------------------- */
@@ -143,7 +131,7 @@ typedef struct RawFinding {
 
 typedef struct FindingList {
   RawFinding *list;
-  size_t count, capacity;
+  size_t count;
 } FindingList;
 
 /** Finds the finding of this kind and these places, or creates it and sets `*made`. */
@@ -181,9 +169,9 @@ typedef struct AsyncReads {
 /** The state of a block that uses these instructions. */
 typedef struct LabHopper {
   uint16_t proxy_fences[MAX_WARPS];
-  bool registers_written[MAX_WARPS]; /* since the last wgmma.fence */
-  AsyncReads *reads;                 /* by 16 bytes of dynamic shared memory */
-  ThreadRegisters *registers;        /* by thread */
+  bool registers_written[MAX_WARPS];               /* since the last wgmma.fence */
+  AsyncReads reads[MAX_SHARED_BYTES / COPY_BYTES]; /* of dynamic shared memory */
+  ThreadRegisters registers[MAX_THREADS];
 } LabHopper;
 
 /* --- Workers -------------------------------------------------------------------------------- */
@@ -199,7 +187,7 @@ struct LabWorker {
   bool wiped_around_dynamic;   /* in this block, around the dynamic shared memory */
   bool wiped_between_arrays;   /* in this block, between the static arrays */
   uint64_t block;              /* its number in the grid */
-  uint32_t block_tag;          /* the same, as in Toucher */
+  uint32_t block_tag;          /* the same, as in Point */
   uint32_t epoch, first_epoch; /* counts barriers; value at the block's start */
   uint32_t times[MAX_THREADS]; /* of each thread: counts what others can wait for */
   uint32_t synced[MAX_WARPS];  /* the time of all lanes after the last barrier of the warp */
@@ -209,7 +197,7 @@ struct LabWorker {
   uint16_t log_counts[MAX_THREADS];
   uint32_t dirty_warps;
 
-  SharedShadow shadow;
+  Cell *shadow;      /* of all shared memory, one for 16 bytes */
   LabHopper *hopper; /* NULL: not used yet */
   Clocks *clocks;    /* the same */
   const Talk *talk[MAX_THREADS];
@@ -239,11 +227,6 @@ struct LabWorker {
   unsigned copies_reading;        /* cp.async of this block in flight from global memory */
   uintptr_t sources, sources_end; /* range of their source addresses */
 };
-
-/** The number of a block in Toucher. */
-static inline uint32_t lab_block_tag(uint64_t block) {
-  return (uint32_t)(1 + block % UINT32_MAX);
-}
 
 /** Of this OS thread, while it runs blocks of a launch that the lab observes. */
 extern _Thread_local LabWorker *lab_worker;
@@ -315,15 +298,17 @@ void lab_check_atomic(LabWorker *lab, uintptr_t address, unsigned size, Use use,
 void lab_check_barrier(LabWorker *lab);
 void lab_check_lanes(LabWorker *lab, const SimtWarpOperation *operation, int warp, unsigned lanes);
 /** `lane` of the running warp reads lane `source`, which takes no part. */
-void lab_report_no_source(LabWorker *lab, int lane, int source, const void *call_site);
+void lab_no_source(int lane, int source, const void *call_site);
 
 /* logs.c */
-void lab_log(LabWorker *lab, RecordKind kind, uintptr_t address, unsigned size, uint32_t pc,
+void lab_log(LabWorker *lab, LabAccessKind kind, uintptr_t address, unsigned size, uint32_t pc,
              unsigned copy);
 /** Turns the logs of a warp into requests and empties them. */
 void lab_flush_warp(LabWorker *lab, int warp);
 
 /* requests.c */
+/** A pass through the banks that takes so many wavefronts, where one would do without conflicts. */
+void lab_add_wavefronts(LabTraffic *traffic, unsigned ways);
 void lab_count_request(LabWorker *lab, Request *request, int warp, unsigned live);
 /** An ldmatrix or, with LAB_SHARED_STORE, an stmatrix. */
 void lab_count_matrices(LabWorker *lab, LabAccessKind kind, const void *const *rows, int matrices,
@@ -348,17 +333,16 @@ void lab_free_first(FirstTable *table);
 /* clocks.c: the state of the running block, made when it first needs one */
 LabHopper *lab_hopper(LabWorker *lab);
 void lab_begin_hopper(LabWorker *lab);
-void lab_free_hopper(LabWorker *lab);
 
 /* tensor_copies.c */
-void lab_tensor_copy_issued(Worker *worker, const TensorCopy *copy);
-void lab_tensor_copy_landed(Worker *worker, const TensorCopy *copy);
-void lab_proxy_fence(Worker *worker);
+void lab_tensor_copy_issued(const TensorCopy *copy);
+void lab_tensor_copy_landed(const TensorCopy *copy);
+void lab_proxy_fence(void);
 
 /* warpgroups.c */
-void lab_wgmma_issued(Worker *worker, const Wgmma *wgmma, bool first_warp);
-void lab_wgmma_done(Worker *worker, const Wgmma *wgmma, bool reads_end);
-void lab_wgmma_fence(Worker *worker);
+void lab_wgmma_issued(const Wgmma *wgmma, bool first_warp);
+void lab_wgmma_done(const Wgmma *wgmma, bool reads_end);
+void lab_wgmma_fence(void);
 bool lab_wgmma_in_flight(const Worker *worker, int warp);
 /** An access to local memory, which holds what are registers on a GPU. */
 void lab_use_local(LabWorker *lab, uintptr_t address, bool is_write, uint32_t pc);
@@ -368,8 +352,6 @@ void lab_use_local(LabWorker *lab, uintptr_t address, bool is_write, uint32_t pc
 AsyncReads *lab_async_reads(LabWorker *lab, uintptr_t address);
 /** Notes that the running thread, or its warpgroup, begins such a read. */
 void lab_begin_async_read(LabWorker *lab, uintptr_t address, uint32_t pc);
-/** Reports a write to shared memory that one of them may still read. */
-void lab_check_async_reads(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc);
 
 /* regions.c */
 bool lab_find_region(LabWorker *lab, uintptr_t address, size_t *found);
@@ -377,6 +359,8 @@ bool lab_is_written(const Region *region, size_t offset, unsigned size);
 void lab_begin_regions(void);
 void lab_mark_written(const Region *region, size_t begin, size_t end);
 void lab_free_regions(void);
+/** "name + offset" for an address in a region. */
+void lab_describe_region(const Region *region, uintptr_t address, char *text, size_t text_size);
 void lab_memory_allocated(uintptr_t begin, size_t size);
 void lab_memory_freed(uintptr_t begin);
 void lab_memory_written(uintptr_t begin, size_t size);
@@ -409,8 +393,5 @@ void lab_store(const Launch *launch, const LabWorker *lab);
 void lab_store_findings(const FindingList *findings);
 void lab_store_time(double milliseconds);
 void lab_store_failure(const Failure *failure);
-
-/** "name + offset" for an address in a region. */
-void lab_describe_region(const Region *region, uintptr_t address, char *text, size_t text_size);
 
 #endif

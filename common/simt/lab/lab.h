@@ -98,8 +98,9 @@ typedef enum LabAccessKind {
   LAB_ACCESS_KINDS
 } LabAccessKind;
 
-/** "global load" and the like. */
+/** "global load" and the like; as a name, "global_load". */
 const char *lab_access_text(LabAccessKind kind);
+const char *lab_access_name(LabAccessKind kind);
 bool lab_access_is_shared(LabAccessKind kind);
 const LabTraffic *lab_traffic(const LabCounts *counts, LabAccessKind kind);
 
@@ -228,8 +229,8 @@ void lab_free_results(LabResults *results);
 /** Adds the counts of `other`; takes the larger of two maxima. */
 void lab_add_counts(LabCounts *sum, const LabCounts *other);
 
-/** Is the file newer than the program? If so, its line numbers may differ. */
-bool lab_source_is_newer(const char *file);
+/** Prints what a kernel did: instructions, and a table of the accesses of each kind. */
+void lab_print_kernel(const LabKernel *kernel, FILE *out);
 
 /** Prints the findings as text, one paragraph each. */
 void lab_print_findings(const LabResults *results, FILE *out);

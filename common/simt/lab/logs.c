@@ -8,7 +8,7 @@
 
 #include "internal.h"
 
-void lab_log(LabWorker *lab, RecordKind kind, uintptr_t address, unsigned size, uint32_t pc,
+void lab_log(LabWorker *lab, LabAccessKind kind, uintptr_t address, unsigned size, uint32_t pc,
              unsigned copy) {
   const int thread = lab_thread(lab);
   if (lab->log_counts[thread] == LOG_RECORDS) simt_hold(); /* the warp's logs are emptied */
@@ -22,7 +22,7 @@ void lab_log(LabWorker *lab, RecordKind kind, uintptr_t address, unsigned size, 
 static bool gather(const LabWorker *lab, int warp, unsigned lanes, unsigned k, Request *request) {
   const Record *first = &lab_log_of(lab, warp, __builtin_ctz(lanes))[k];
   *request = (Request){
-      .kind = (RecordKind)first->kind, .pc = first->pc, .size = first->size, .lanes = lanes};
+      .kind = (LabAccessKind)first->kind, .pc = first->pc, .size = first->size, .lanes = lanes};
   for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
     const Record *record = &lab_log_of(lab, warp, lane)[k];

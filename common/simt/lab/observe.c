@@ -3,16 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "internal.h"
-
-extern _Thread_local unsigned char smem[];
+#include "simt/runtime/program.h"
 
 static unsigned checks;
 static LabWorker *watched[MAX_WORKERS]; /* with blocks of the running launch, in any order */
 static _Atomic int watched_count;
-static struct timespec launch_start;
+static double launch_start_ms;
 
 /* --- Workers -------------------------------------------------------------------------------- */
 
@@ -31,45 +29,49 @@ static int find_shared(struct dl_phdr_info *info, size_t size, void *argument) {
   return 0;
 }
 
-static Record *map_logs(void) {
-  void *logs = mmap(NULL, (size_t)MAX_THREADS * LOG_RECORDS * sizeof(Record),
-                    PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (logs == MAP_FAILED) abort();
-  return logs;
+enum { LOGS_BYTES = MAX_THREADS * LOG_RECORDS * sizeof(Record) };
+
+static size_t shadow_bytes(const LabWorker *lab) {
+  return (lab->shared_bytes / UNIT_BYTES + 2) * sizeof(Cell);
+}
+
+/** Memory of zeros, of which little is used. */
+static void *mapped(size_t bytes) {
+  void *memory =
+      mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) abort();
+  return memory;
 }
 
 static void worker_begins(Worker *worker) {
-  if (checks == 0) return;
-  LabWorker *lab = calloc(1, sizeof *lab);
-  if (lab == NULL) abort();
+  LabWorker *lab = simt_zeroed(1, sizeof *lab);
   lab->worker = worker;
   lab->launch = worker->launch;
   lab->checks = checks;
   lab->fibers = (uintptr_t)worker->slots;
   lab->dynamic = (uintptr_t)smem;
   dl_iterate_phdr(find_shared, lab);
-  lab->logs = map_logs();
-  if (!lab_create_shadow(&lab->shadow, lab->shared_bytes)) abort();
+  lab->logs = mapped(LOGS_BYTES);
+  lab->shadow = mapped(shadow_bytes(lab));
   watched[atomic_fetch_add(&watched_count, 1)] = lab;
   lab_worker = lab;
 }
 
-static void worker_ended(Worker *worker) {
-  (void)worker;
+static void worker_ended(void) {
   lab_worker = NULL;
 }
 
 static void free_worker(LabWorker *lab) {
-  munmap(lab->logs, (size_t)MAX_THREADS * LOG_RECORDS * sizeof(Record));
+  munmap(lab->logs, LOGS_BYTES);
+  munmap(lab->shadow, shadow_bytes(lab));
   lab_free_behind(lab);
   lab_free_suspects(lab);
-  lab_free_hopper(lab);
+  free(lab->hopper);
   lab_free_clocks(lab);
   lab_free_histories(lab);
   lab_free_arena(lab);
   free(lab->findings.list);
   free(lab->block_findings.list);
-  lab_free_shadow(&lab->shadow);
   lab_free_sites(&lab->sites);
   lab_free_first(&lab->first);
   free(lab);
@@ -79,17 +81,9 @@ static void free_worker(LabWorker *lab) {
 
 static void launch_begins(const Launch *launch) {
   watched_count = 0;
-  if (checks != 0) {
-    lab_begin_regions();
-    lab_begin_arrays(launch);
-  }
-  clock_gettime(CLOCK_MONOTONIC, &launch_start);
-}
-
-static double milliseconds_since(const struct timespec *start) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return 1e3 * (double)(now.tv_sec - start->tv_sec) + 1e-6 * (double)(now.tv_nsec - start->tv_nsec);
+  lab_begin_regions();
+  lab_begin_arrays(launch);
+  launch_start_ms = simt_clock_ms();
 }
 
 /** Stores the findings of a block that has ended. */
@@ -101,7 +95,6 @@ static void end_block(LabWorker *lab) {
 }
 
 static void launch_failed(const Failure *failure) {
-  if (checks == 0) return;
   lab_store_failure(failure);
   for (int i = 0; i < watched_count && failure->worker != NULL; i++) {
     if (watched[i]->worker != failure->worker) continue;
@@ -131,7 +124,6 @@ static void store_launch(const Launch *launch) {
  * findings of the failed block are reported.
  */
 static void launch_ended(const Launch *launch) {
-  if (checks == 0) return;
   if (launch->failed) {
     lab_begin_store(launch, false);
     lab_forget_touched(watched, watched_count);
@@ -140,16 +132,15 @@ static void launch_ended(const Launch *launch) {
   }
   for (int i = 0; i < watched_count; i++) free_worker(watched[i]);
   lab_end_arrays();
-  lab_store_time(milliseconds_since(&launch_start));
+  lab_store_time(simt_clock_ms() - launch_start_ms);
 }
 
 /* --- Blocks --------------------------------------------------------------------------------- */
 
-static void block_begins(Worker *worker) {
+static void block_begins(void) {
   LabWorker *lab = lab_worker;
-  if (lab == NULL) return;
   end_block(lab);
-  lab->block = simt_block_number(worker);
+  lab->block = simt_block_number(lab->worker);
   lab->block_tag = lab_block_tag(lab->block);
   lab->first_epoch = ++lab->epoch;
   lab->wiped_around_dynamic = lab->wiped_between_arrays = false;
@@ -162,21 +153,17 @@ static void block_begins(Worker *worker) {
 }
 
 /** Its initialisation counts as a write, each use as a read, which must be ordered behind it. */
-static void mbarrier_used(Worker *worker, const void *barrier, bool initialises,
-                          const void *call_site) {
-  (void)worker;
-  if (lab_worker == NULL) return;
+static void mbarrier_used(const void *barrier, bool initialises, const void *call_site) {
   lab_check_shared(lab_worker, (uintptr_t)barrier, sizeof(uint64_t), initialises ? WRITES : READS,
                    lab_pc(call_site));
 }
 
-static void barrier_opens(Worker *worker) {
+static void barrier_opens(void) {
   LabWorker *lab = lab_worker;
-  if (lab == NULL) return;
   for (int warp = 0; warp < MAX_WARPS; warp++) {
-    const unsigned lanes = worker->warps[warp].at_barrier;
+    const unsigned lanes = lab->worker->warps[warp].at_barrier;
     if (lanes == 0) continue;
-    const Wait *wait = &worker->waits[warp * WARP_SIZE + __builtin_ctz(lanes)];
+    const Wait *wait = &lab->worker->waits[warp * WARP_SIZE + __builtin_ctz(lanes)];
     lab_counts(&lab->sites, lab_pc(wait->call_site))->barriers++;
   }
   if (lab->checks & LAB_RACES) lab_check_barrier(lab);
@@ -185,109 +172,74 @@ static void barrier_opens(Worker *worker) {
   lab->epoch++;
 }
 
-static void warp_waits(Worker *worker, int warp) {
-  (void)worker;
-  LabWorker *lab = lab_worker;
-  if (lab != NULL && lab->dirty_warps >> warp & 1) lab_flush_warp(lab, warp);
+static void warp_waits(int warp) {
+  if (lab_worker->dirty_warps >> warp & 1) lab_flush_warp(lab_worker, warp);
 }
 
-static void warp_instruction(Worker *worker, const SimtWarpOperation *operation, unsigned lanes,
-                             int warp, const void *call_site) {
+static void warp_instruction(const SimtWarpOperation *operation, unsigned lanes, int warp,
+                             const void *call_site) {
   LabWorker *lab = lab_worker;
-  if (lab == NULL) return;
+  const Worker *worker = lab->worker;
   if (lab->checks & LAB_RACES) lab_check_lanes(lab, operation, warp, lanes);
   LabCounts *counts = lab_counts(&lab->sites, lab_pc(call_site));
-  switch (operation->kind) {
-    case SIMT_SHUFFLE:
-      counts->shuffles++;
-      counts->shuffles_under_wgmma += lab_wgmma_in_flight(worker, warp);
-      break;
-    case SIMT_VOTE:
-      counts->votes++;
-      break;
-    case SIMT_REDUCTION:
-      counts->reductions++;
-      break;
-    case SIMT_SYNCWARP:
-      counts->warp_barriers++;
-      /* With those that it names and that have exited. */
-      lab_meet_lanes(lab, warp, worker->waits[warp * WARP_SIZE + __builtin_ctz(lanes)].mask);
-      break;
-    case SIMT_MMA:
-      counts->mma++;
-      counts->mma_under_copy += simt_warp_copies_in_flight(worker);
-      break;
-    default:
-      break;
-  }
+  const SimtKind kind = operation->kind;
+  counts->shuffles += kind == SIMT_SHUFFLE;
+  counts->votes += kind == SIMT_VOTE;
+  counts->reductions += kind == SIMT_REDUCTION;
+  counts->warp_barriers += kind == SIMT_SYNCWARP;
+  counts->mma += kind == SIMT_MMA;
+  if (kind == SIMT_SHUFFLE) counts->shuffles_under_wgmma += lab_wgmma_in_flight(worker, warp);
+  if (kind == SIMT_MMA) counts->mma_under_copy += simt_warp_copies_in_flight(worker);
+  if (kind != SIMT_SYNCWARP) return;
+  /* With those that it names and that have exited. */
+  lab_meet_lanes(lab, warp, worker->waits[warp * WARP_SIZE + __builtin_ctz(lanes)].mask);
 }
 
-static void no_source(Worker *worker, int lane, int source, const void *call_site) {
-  (void)worker;
+static void use_matrices(const void *const *rows, int matrices, bool stores) {
   LabWorker *lab = lab_worker;
-  if (lab == NULL || !(lab->checks & LAB_RACES)) return;
-  lab_report_no_source(lab, lane, source, call_site);
-}
-
-static void use_matrices(Worker *worker, const void *const *rows, int matrices, Use use) {
-  LabWorker *lab = lab_worker;
-  if (lab == NULL) return;
+  Worker *worker = lab->worker;
   const uint32_t pc = lab_pc(worker->access_call_site);
-  const LabAccessKind kind = use == READS ? LAB_LDMATRIX : LAB_SHARED_STORE;
+  const LabAccessKind kind = stores ? LAB_SHARED_STORE : LAB_LDMATRIX;
   if (lab->checks & LAB_BANKS) lab_count_matrices(lab, kind, rows, matrices, pc);
   const int running = worker->running;
   const int first = running / WARP_SIZE * WARP_SIZE;
   for (int lane = 0; lane < 8 * matrices; lane++) {
-    const uintptr_t address = (uintptr_t)rows[lane];
     worker->running = first + lane;
-    lab_check_shared(lab, address, COPY_BYTES, use, pc);
+    lab_check_shared(lab, (uintptr_t)rows[lane], COPY_BYTES, stores ? WRITES : READS, pc);
   }
   worker->running = running;
 }
 
-static void ldmatrix(Worker *worker, const void *const *rows, int matrices) {
-  use_matrices(worker, rows, matrices, READS);
-}
-
-static void stmatrix(Worker *worker, const void *const *rows, int matrices) {
-  use_matrices(worker, rows, matrices, WRITES);
-}
-
-static void copy_issued(Worker *worker, const AsyncCopy *copy) {
-  (void)worker;
+static void copy_issued(const AsyncCopy *copy) {
   LabWorker *lab = lab_worker;
-  if (lab == NULL) return;
   const uint32_t pc = lab_pc(copy->call_site);
   const uintptr_t target = (uintptr_t)copy->shared, source = (uintptr_t)copy->global;
   lab_check_shared(lab, target, COPY_BYTES, COPIES, pc);
   if (lab->checks & LAB_BANKS) {
-    lab_log(lab, COPY_SHARED, target, COPY_BYTES, pc, copy->source_bytes);
+    lab_log(lab, LAB_COPY_SHARED, target, COPY_BYTES, pc, copy->source_bytes);
   }
   if (copy->source_bytes == 0) {
-    if (lab->checks & LAB_TRAFFIC) lab_log(lab, COPY_GLOBAL, source, COPY_BYTES, pc, NO_SOURCE);
+    if (lab->checks & LAB_TRAFFIC) lab_log(lab, LAB_COPY_GLOBAL, source, COPY_BYTES, pc, NO_SOURCE);
     return;
   }
   lab_check_global(lab, source, copy->source_bytes, COPY_READS, pc);
   lab_source_issued(lab, copy);
   if (lab->checks & LAB_TRAFFIC) {
     const unsigned piece = (unsigned)((target - lab->dynamic) / COPY_BYTES) % PIECES;
-    lab_log(lab, COPY_GLOBAL, source, copy->source_bytes, pc, piece);
+    lab_log(lab, LAB_COPY_GLOBAL, source, copy->source_bytes, pc, piece);
   }
 }
 
-static void copy_arrived(Worker *worker, const AsyncCopy *copy) {
+static void copy_arrived(const AsyncCopy *copy) {
   LabWorker *lab = lab_worker;
-  if (lab == NULL) return;
   lab_source_arrived(lab, copy);
   if (!(lab->checks & (LAB_RACES | LAB_INIT))) return;
-  lab_copy_arrived(lab, (uintptr_t)copy->shared, worker->running, -1, lab_pc(copy->call_site));
+  lab_copy_arrived(lab, (uintptr_t)copy->shared, lab_thread(lab), -1, lab_pc(copy->call_site));
 }
 
-static void atomic(Worker *worker, void *address, unsigned size, SimtAccess access, SimtOrder order,
+static void atomic(void *address, unsigned size, SimtAccess access, SimtOrder order,
                    const void *call_site) {
-  (void)worker;
   LabWorker *lab = lab_worker;
-  if (lab == NULL) return;
   const uint32_t pc = lab_pc(call_site);
   const Use use = access == SIMT_LOADS     ? ATOMIC_LOADS
                   : access == SIMT_UPDATES ? ATOMICALLY
@@ -302,34 +254,18 @@ static void atomic(Worker *worker, void *address, unsigned size, SimtAccess acce
   if (global && simt_memory_contains(address, size)) lab_begin_atomic(lab, address, access, order);
 }
 
-static void atomic_done(Worker *worker, SimtAccess access, bool writes, SimtOrder order) {
-  (void)worker;
-  if (lab_worker != NULL) lab_end_atomic(lab_worker, access, writes, order);
-}
-
-static void fence(Worker *worker) {
-  (void)worker;
-  LabWorker *lab = lab_worker;
-  if (lab == NULL) return;
-  lab->fences = lab->talked = true;
-  lab_fence(lab);
-}
-
-static void unset_used(Worker *worker, const void *call_site) {
-  (void)worker;
-  LabWorker *lab = lab_worker;
-  if (lab == NULL || !(lab->checks & LAB_INIT)) return;
-  RawFinding *finding = lab_count_finding(lab, LAB_FLOAT_UNSET, lab_pc(call_site), 0, 0);
+static void unset_used(const void *call_site) {
+  if (!(checks & LAB_INIT)) return;
+  RawFinding *finding = lab_count_finding(lab_worker, LAB_FLOAT_UNSET, lab_pc(call_site), 0, 0);
   if (finding != NULL) snprintf(finding->where, sizeof finding->where, "0xffffffff, a NaN");
-}
-
-static bool fault(Worker *worker, uintptr_t address) {
-  (void)worker;
-  return lab_worker != NULL && lab_worker->checks & LAB_BOUNDS && simt_memory_lend(address);
 }
 
 static bool tells_bounds(void) {
   return (checks & LAB_BOUNDS) != 0;
+}
+
+static bool fault(uintptr_t address) {
+  return tells_bounds() && simt_memory_lend(address);
 }
 
 static const Observer observer = {
@@ -342,9 +278,8 @@ static const Observer observer = {
     .barrier_opens = barrier_opens,
     .warp_waits = warp_waits,
     .warp_instruction = warp_instruction,
-    .no_source = no_source,
-    .ldmatrix = ldmatrix,
-    .stmatrix = stmatrix,
+    .no_source = lab_no_source,
+    .matrices = use_matrices,
     .copy_issued = copy_issued,
     .copy_arrived = copy_arrived,
     .mbarrier_used = mbarrier_used,
@@ -359,8 +294,8 @@ static const Observer observer = {
     .wgmma_done = lab_wgmma_done,
     .wgmma_fence = lab_wgmma_fence,
     .atomic = atomic,
-    .atomic_done = atomic_done,
-    .fence = fence,
+    .atomic_done = lab_end_atomic,
+    .fence = lab_fence,
     .unset_used = unset_used,
     .fault = fault,
     .tells_bounds = tells_bounds,

@@ -50,6 +50,11 @@ typedef struct Clocks {
   size_t width;      /* entries of a clock */
 } Clocks;
 
+/** The number of a block in Point and elsewhere: never 0. */
+static inline uint32_t lab_block_tag(uint64_t block) {
+  return (uint32_t)(1 + block % UINT32_MAX);
+}
+
 /** Accesses by lanes of one warp at one time, or by a tensor load, which count as one access. */
 typedef struct Point {
   uint32_t block, epoch; /* of the access: LabWorker.block_tag, LabWorker.epoch */
@@ -177,12 +182,6 @@ typedef struct Access {
   bool global;
 } Access;
 
-/** Cells of 16 bytes of shared memory. */
-typedef struct SharedShadow {
-  Cell *units;
-  size_t unit_count;
-} SharedShadow;
-
 /* --- Global memory -------------------------------------------------------------------------- */
 
 /** An allocation at the start of a launch. */
@@ -245,8 +244,6 @@ void lab_arrive_in_cell(const Access *access, Cell *cell);
 void lab_note_copy_read(const Access *access, Cell *unit);
 
 /* shared.c */
-bool lab_create_shadow(SharedShadow *shadow, size_t bytes);
-void lab_free_shadow(SharedShadow *shadow);
 void lab_use_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc);
 /** `barrier`: of a tensor copy, which has landed; -1: a cp.async, which its thread waits for. */
 void lab_copy_arrived(LabWorker *lab, uintptr_t address, int thread, int barrier, uint32_t pc);
@@ -262,17 +259,17 @@ unsigned lab_unordered(LabWorker *lab, int thread, int agent, int warp, unsigned
 /** A __syncthreads(), a __syncwarp() of these lanes. */
 void lab_meet_all(LabWorker *lab);
 void lab_meet_lanes(LabWorker *lab, int warp, unsigned lanes);
-void lab_mbarrier_arrived(Worker *worker, int barrier);
-void lab_mbarrier_passed(Worker *worker, int barrier);
-void lab_named_barrier_arrived(Worker *worker, unsigned id);
-void lab_named_barrier_opens(Worker *worker, unsigned id, bool waits);
+void lab_mbarrier_arrived(int barrier);
+void lab_mbarrier_passed(int barrier);
+void lab_named_barrier_arrived(unsigned id);
+void lab_named_barrier_opens(unsigned id, bool waits);
 
 /* talk.c */
 void lab_begin_talk(LabWorker *lab);
-void lab_fence(LabWorker *lab);
+void lab_fence(void);
 /** An atomic of the running thread on global memory: before and after it is executed. */
 void lab_begin_atomic(LabWorker *lab, void *address, SimtAccess access, SimtOrder order);
-void lab_end_atomic(LabWorker *lab, SimtAccess access, bool writes, SimtOrder order);
+void lab_end_atomic(SimtAccess access, bool writes, SimtOrder order);
 /** A plain store ends the release sequence of atomics at its address. */
 void lab_end_sequences(uintptr_t address, unsigned size);
 const Talk *lab_join_talk(LabWorker *lab, const Talk *a, const Talk *b);

@@ -12,19 +12,13 @@ enum { LARGEST_GRAIN = 16, GRAIN_STEP = 4 };
 
 /* --- Chunks and pages ----------------------------------------------------------------------- */
 
-static void *allocate(size_t count, size_t size) {
-  void *memory = calloc(count, size);
-  if (memory == NULL) abort();
-  return memory;
-}
-
 Chunk *lab_chunk_at(LabWorker *lab, size_t region, size_t offset) {
   if (lab->chunks == NULL) {
     lab->chunks_regions = lab_region_count;
-    lab->chunks = allocate(lab_region_count, sizeof *lab->chunks);
+    lab->chunks = simt_zeroed(lab_region_count, sizeof *lab->chunks);
   }
   if (lab->chunks[region] == NULL) {
-    lab->chunks[region] = allocate(lab_chunk_count(&lab_regions[region]), sizeof(Chunk));
+    lab->chunks[region] = simt_zeroed(lab_chunk_count(&lab_regions[region]), sizeof(Chunk));
   }
   return &lab->chunks[region][offset / CHUNK_BYTES];
 }
@@ -60,12 +54,12 @@ Page *lab_page_of(LabWorker *lab, Chunk *chunk) {
 static void need_histories(Chunk *chunk, unsigned begin, unsigned end) {
   if (chunk->histories == NULL) {
     chunk->grain = LARGEST_GRAIN;
-    chunk->histories = allocate(CHUNK_BYTES / LARGEST_GRAIN, sizeof *chunk->histories);
+    chunk->histories = simt_zeroed(CHUNK_BYTES / LARGEST_GRAIN, sizeof *chunk->histories);
   }
   while ((begin | end) % chunk->grain != 0) {
     chunk->grain /= GRAIN_STEP;
     const unsigned pieces = CHUNK_BYTES / chunk->grain;
-    uint32_t *finer = allocate(pieces, sizeof *finer);
+    uint32_t *finer = simt_zeroed(pieces, sizeof *finer);
     for (unsigned i = 0; i < pieces; i++) finer[i] = chunk->histories[i / GRAIN_STEP];
     free(chunk->histories);
     chunk->histories = finer;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "internal.h"
-#include "simt/runtime/kernels.h"
+#include "simt/runtime/program.h"
 
 Region *lab_regions;
 size_t lab_region_count;
@@ -13,7 +13,7 @@ size_t lab_region_count;
 static struct {
   pthread_mutex_t lock;
   Region *list;
-  size_t count, capacity;
+  size_t count;
 } known = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* --- Bits ----------------------------------------------------------------------------------- */
@@ -65,10 +65,7 @@ static Region *find_known(uintptr_t address) {
 
 void lab_memory_allocated(uintptr_t begin, size_t size) {
   pthread_mutex_lock(&known.lock);
-  if (known.count == known.capacity) {
-    known.capacity = 2 * known.capacity + 16;
-    known.list = lab_grown(known.list, known.capacity * sizeof *known.list);
-  }
+  known.list = simt_with_room(known.list, known.count, sizeof *known.list);
   /* Without memory for the bits, the allocation counts as written. */
   known.list[known.count++] =
       (Region){.begin = begin, .end = begin + size, .initialised = calloc(bit_words(size) + 1, 8)};
@@ -97,7 +94,7 @@ void lab_free_regions(void) {
   for (size_t i = 0; i < known.count; i++) free(known.list[i].initialised);
   free(known.list);
   known.list = NULL;
-  known.count = known.capacity = 0;
+  known.count = 0;
   pthread_mutex_unlock(&known.lock);
 }
 
@@ -121,8 +118,7 @@ void lab_begin_regions(void) {
   SimtVariable *variables;
   const size_t variable_count = simt_device_variables(&variables);
   lab_region_count = simt_memory_list(&live);
-  lab_regions = calloc(lab_region_count + variable_count + 1, sizeof *lab_regions);
-  if (lab_regions == NULL) abort();
+  lab_regions = simt_zeroed(lab_region_count + variable_count, sizeof *lab_regions);
   pthread_mutex_lock(&known.lock);
   for (size_t i = 0; i < lab_region_count; i++) {
     Region *region = &lab_regions[i];

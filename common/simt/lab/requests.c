@@ -1,6 +1,4 @@
 /* Counts the sectors and wavefronts of the requests of warps. */
-#include <string.h>
-
 #include "internal.h"
 
 /* --- Sectors -------------------------------------------------------------------------------- */
@@ -41,8 +39,6 @@ static void count_sectors(const Request *request, LabTraffic *traffic) {
       add_to_sector(&s, address / SECTOR_BYTES + 1, target, (uint32_t)(bytes >> SECTOR_BYTES));
     }
   }
-  traffic->requests++;
-  traffic->bytes += (uint64_t)__builtin_popcount(request->lanes) * request->size;
   traffic->sectors += (uint64_t)s.count;
   for (int i = 0; i < s.count; i++) traffic->used_bytes += (uint64_t)__builtin_popcount(s.bytes[i]);
   if ((uint32_t)s.count > traffic->most_sectors) traffic->most_sectors = (uint32_t)s.count;
@@ -62,38 +58,10 @@ static uint64_t copy_lookups(const Request *request) {
 
 /* --- Banks ---------------------------------------------------------------------------------- */
 
-/** Distinct words of each bank in one pass. */
-typedef struct Pass {
-  uintptr_t words[BANKS][WARP_SIZE * 4];
-  uint8_t counts[BANKS];
-} Pass;
-
-static void begin_pass(Pass *pass) {
-  memset(pass->counts, 0, sizeof pass->counts);
-}
-
-static void add_words(Pass *pass, uintptr_t address, unsigned size) {
-  const uintptr_t last = (address + size - 1) / BANK_BYTES;
-  for (uintptr_t word = address / BANK_BYTES; word <= last; word++) {
-    const unsigned bank = word % BANKS;
-    int i = pass->counts[bank] - 1;
-    while (i >= 0 && pass->words[bank][i] != word) i--;
-    if (i < 0) pass->words[bank][pass->counts[bank]++] = word;
-  }
-}
-
-static unsigned most_words(const Pass *pass) {
-  unsigned most = 0;
-  for (int bank = 0; bank < BANKS; bank++) {
-    if (pass->counts[bank] > most) most = pass->counts[bank];
-  }
-  return most;
-}
-
-static void add_waves(unsigned waves, LabTraffic *traffic) {
-  traffic->wavefronts += waves;
+void lab_add_wavefronts(LabTraffic *traffic, unsigned ways) {
+  traffic->wavefronts += ways;
   traffic->ideal_wavefronts++;
-  if (waves > traffic->most_ways) traffic->most_ways = waves;
+  if (ways > traffic->most_ways) traffic->most_ways = ways;
 }
 
 /** Lanes that share a pass: 32 with up to 4 bytes each, 16 with 8, 8 with 16. */
@@ -115,116 +83,51 @@ static bool read_in_pairs(const Request *request, int bit) {
 
 /** The maximum number of distinct words per bank if `lanes` share one pass. */
 static unsigned ways_of(const Request *request, unsigned lanes) {
-  Pass pass;
-  begin_pass(&pass);
+  uintptr_t words[BANKS][WARP_SIZE * 4]; /* the distinct ones of each bank */
+  uint8_t counts[BANKS] = {0};
+  unsigned most = 0;
   for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
-    add_words(&pass, request->addresses[__builtin_ctz(rest)], request->size);
+    const uintptr_t address = request->addresses[__builtin_ctz(rest)];
+    const uintptr_t last = (address + request->size - 1) / BANK_BYTES;
+    for (uintptr_t word = address / BANK_BYTES; word <= last; word++) {
+      const unsigned bank = word % BANKS;
+      int i = counts[bank] - 1;
+      while (i >= 0 && words[bank][i] != word) i--;
+      if (i < 0) words[bank][counts[bank]++] = word;
+      if (counts[bank] > most) most = counts[bank];
+    }
   }
-  return most_words(&pass);
+  return most;
 }
 
-/** The lanes of a request that are among `count` from `first` on. */
-static unsigned lanes_from(unsigned lanes, int first, int count) {
-  return lanes & (uint32_t)((UINT64_C(1) << count) - 1) << first;
-}
-
+/** The data that a cp.async reads is written to the banks without wavefronts of the load/store
+ * unit, but not the zeros of lanes that read nothing. */
 static void count_banks(const Request *request, LabTraffic *traffic) {
+  unsigned lanes = request->lanes;
+  for (int lane = 0; lane < WARP_SIZE && request->kind == LAB_COPY_SHARED; lane++) {
+    if (request->copies[lane] != 0) lanes &= ~(1u << lane);
+  }
   int pass_lanes = lanes_of_pass(request->size);
-  if (request->kind == SHARED_LOAD && pass_lanes < WARP_SIZE &&
+  if (request->kind == LAB_SHARED_LOAD && pass_lanes < WARP_SIZE &&
       (read_in_pairs(request, 1) || read_in_pairs(request, 2))) {
     pass_lanes *= 2;
   }
+  const uint32_t pass = (uint32_t)((UINT64_C(1) << pass_lanes) - 1);
   for (int first = 0; first < WARP_SIZE; first += pass_lanes) {
-    const unsigned lanes = lanes_from(request->lanes, first, pass_lanes);
-    if (lanes != 0) add_waves(ways_of(request, lanes), traffic);
+    const unsigned among = lanes & pass << first;
+    if (among != 0) lab_add_wavefronts(traffic, ways_of(request, among));
   }
-  traffic->requests++;
-  traffic->bytes += (uint64_t)__builtin_popcount(request->lanes) * request->size;
-}
-
-/**
- * cp.async: the data that it reads is written to the banks without wavefronts of the load/store
- * unit. The zeros of lanes that read nothing are stored eight lanes at a time.
- */
-static void count_copy_banks(const Request *request, LabTraffic *traffic) {
-  unsigned zeros = 0;
-  for (int lane = 0; lane < WARP_SIZE; lane++) {
-    if (request->lanes >> lane & 1 && request->copies[lane] == 0) zeros |= 1u << lane;
-  }
-  for (int first = 0; first < WARP_SIZE; first += COPY_LANES) {
-    const unsigned stored = lanes_from(zeros, first, COPY_LANES);
-    if (stored != 0) add_waves(ways_of(request, stored), traffic);
-  }
-  traffic->requests++;
-  traffic->bytes += (uint64_t)__builtin_popcount(request->lanes) * request->size;
-}
-
-static void add_matrices(const void *const *rows, int matrices, LabTraffic *traffic) {
-  Pass pass;
-  for (int i = 0; i < matrices; i++) {
-    begin_pass(&pass);
-    for (int row = 0; row < 8; row++) {
-      add_words(&pass, (uintptr_t)rows[8 * i + row], COPY_BYTES);
-    }
-    add_waves(most_words(&pass), traffic);
-  }
-  traffic->requests++;
-  traffic->bytes += (uint64_t)matrices * 8 * COPY_BYTES;
-}
-
-void lab_count_matrices(LabWorker *lab, LabAccessKind kind, const void *const *rows, int matrices,
-                        uint32_t pc) {
-  LabCounts *counts = lab_counts(&lab->sites, pc);
-  add_matrices(rows, matrices, kind == LAB_LDMATRIX ? &counts->ldmatrix : &counts->shared_store);
-  if (!(lab->checks & LAB_ACCESSES)) return;
-  LabTraffic own = {0};
-  uintptr_t addresses[WARP_SIZE];
-  for (int i = 0; i < 8 * matrices; i++) addresses[i] = (uintptr_t)rows[i];
-  add_matrices(rows, matrices, &own);
-  lab_note_first(lab, kind, pc, lab_thread(lab) / WARP_SIZE, COPY_BYTES,
-                 (uint32_t)((UINT64_C(1) << 8 * matrices) - 1), addresses, &own);
 }
 
 /* --- Requests ------------------------------------------------------------------------------- */
 
-static void add_request(const Request *request, LabCounts *counts) {
-  switch (request->kind) {
-    case GLOBAL_LOAD:
-      count_sectors(request, &counts->global_load);
-      break;
-    case GLOBAL_STORE:
-      count_sectors(request, &counts->global_store);
-      break;
-    case SHARED_LOAD:
-      count_banks(request, &counts->shared_load);
-      break;
-    case SHARED_STORE:
-      count_banks(request, &counts->shared_store);
-      break;
-    case COPY_GLOBAL:
-      count_sectors(request, &counts->copy_global);
-      counts->copy_lookups += copy_lookups(request);
-      break;
-    default:
-      count_copy_banks(request, &counts->copy_shared);
-      break;
-  }
+static void add_request(const Request *request, LabTraffic *traffic) {
+  traffic->requests++;
+  traffic->bytes += (uint64_t)__builtin_popcount(request->lanes) * request->size;
+  (lab_access_is_shared(request->kind) ? count_banks : count_sectors)(request, traffic);
 }
 
-static void note_first(LabWorker *lab, const Request *request, int warp) {
-  static const LabAccessKind KINDS[RECORD_KINDS] = {
-      [GLOBAL_LOAD] = LAB_GLOBAL_LOAD, [GLOBAL_STORE] = LAB_GLOBAL_STORE,
-      [SHARED_LOAD] = LAB_SHARED_LOAD, [SHARED_STORE] = LAB_SHARED_STORE,
-      [COPY_GLOBAL] = LAB_COPY_GLOBAL, [COPY_SHARED] = LAB_COPY_SHARED,
-  };
-  LabCounts own = {.partial = 0};
-  add_request(request, &own);
-  const LabAccessKind kind = KINDS[request->kind];
-  lab_note_first(lab, kind, request->pc, warp, request->size, request->lanes, request->addresses,
-                 lab_traffic(&own, kind));
-}
-
-/** The lanes of a COPY_GLOBAL request that are not zero fills. */
+/** The lanes of a LAB_COPY_GLOBAL request that are not zero fills. */
 static unsigned reading_lanes(const Request *request) {
   unsigned lanes = 0;
   for (unsigned rest = request->lanes; rest != 0; rest &= rest - 1) {
@@ -234,10 +137,24 @@ static unsigned reading_lanes(const Request *request) {
 }
 
 void lab_count_request(LabWorker *lab, Request *request, int warp, unsigned live) {
-  if (request->kind == COPY_GLOBAL) request->lanes = reading_lanes(request);
+  const bool reads_copy = request->kind == LAB_COPY_GLOBAL;
+  if (reads_copy) request->lanes = reading_lanes(request);
   if (request->lanes == 0) return;
   LabCounts *counts = lab_counts(&lab->sites, request->pc);
-  add_request(request, counts);
-  if (request->kind != COPY_GLOBAL) counts->partial += (live & ~request->lanes) != 0;
-  if (lab->checks & LAB_ACCESSES) note_first(lab, request, warp);
+  add_request(request, lab_traffic_of(counts, request->kind));
+  if (reads_copy) counts->copy_lookups += copy_lookups(request);
+  if (!reads_copy) counts->partial += (live & ~request->lanes) != 0;
+  if (!(lab->checks & LAB_ACCESSES)) return;
+  LabTraffic own = {0};
+  add_request(request, &own);
+  lab_note_first(lab, request->kind, request->pc, warp, request->size, request->lanes,
+                 request->addresses, &own);
+}
+
+void lab_count_matrices(LabWorker *lab, LabAccessKind kind, const void *const *rows, int matrices,
+                        uint32_t pc) {
+  const unsigned lanes = (unsigned)((UINT64_C(1) << 8 * matrices) - 1);
+  Request request = {.kind = kind, .pc = pc, .size = COPY_BYTES, .lanes = lanes};
+  for (int i = 0; i < 8 * matrices; i++) request.addresses[i] = (uintptr_t)rows[i];
+  lab_count_request(lab, &request, lab_thread(lab) / WARP_SIZE, lanes);
 }

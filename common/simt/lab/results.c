@@ -37,7 +37,7 @@ static KernelStore *store_of(const void *kernel) {
   for (size_t i = 0; i < store.kernel_count; i++) {
     if (store.kernels[i].kernel == kernel) return &store.kernels[i];
   }
-  store.kernels = lab_grown(store.kernels, (store.kernel_count + 1) * sizeof *store.kernels);
+  store.kernels = simt_with_room(store.kernels, store.kernel_count, sizeof *store.kernels);
   KernelStore *made = &store.kernels[store.kernel_count++];
   *made = (KernelStore){.kernel = kernel};
   return made;
@@ -107,7 +107,7 @@ static const char *name_of(Names *names, const char *text) {
   for (size_t i = 0; i < names->count; i++) {
     if (strcmp(names->list[i], text) == 0) return names->list[i];
   }
-  names->list = lab_grown(names->list, (names->count + 1) * sizeof *names->list);
+  names->list = simt_with_room(names->list, names->count, sizeof *names->list);
   names->list[names->count] = strdup(text);
   if (names->list[names->count] == NULL) abort();
   return names->list[names->count++];
@@ -121,9 +121,7 @@ typedef struct Places {
 
 static void want_place(Places *places, uint32_t pc) {
   if (pc == 0) return;
-  if ((places->count & (places->count - 1)) == 0) {
-    places->list = lab_grown(places->list, 2 * (places->count + 1) * sizeof *places->list);
-  }
+  places->list = simt_with_room(places->list, places->count, sizeof *places->list);
   places->list[places->count++] = (SourcePlace){.pc = (uintptr_t)__executable_start + pc};
 }
 
@@ -168,10 +166,6 @@ static const char *calls_text(const Places *places, uint32_t pc, Names *names) {
   return name_of(names, pc != 0 ? place_of(places, pc)->calls : "");
 }
 
-bool lab_source_is_newer(const char *file) {
-  return simt_source_is_newer(file);
-}
-
 /* --- Lines ---------------------------------------------------------------------------------- */
 
 static int by_line(const void *a, const void *b) {
@@ -199,8 +193,8 @@ static int by_name(const void *a, const void *b) {
 static void take_kernels(LabResults *results, const Places *places, Names *names) {
   size_t sites = 0;
   for (size_t k = 0; k < store.kernel_count; k++) sites += store.kernels[k].sites.count;
-  results->kernels = lab_grown(NULL, store.kernel_count * sizeof *results->kernels);
-  results->lines = lab_grown(NULL, sites * sizeof *results->lines);
+  results->kernels = simt_resized(NULL, store.kernel_count * sizeof *results->kernels);
+  results->lines = simt_resized(NULL, sites * sizeof *results->lines);
   for (size_t k = 0; k < store.kernel_count; k++) {
     KernelStore *kernel = &store.kernels[k];
     char name[256];
@@ -285,7 +279,7 @@ static int by_line_and_time(const void *a, const void *b) {
 static void take_accesses(LabResults *results, const Places *places, Names *names) {
   size_t most = 0, count = 0;
   for (size_t k = 0; k < store.kernel_count; k++) most += store.kernels[k].first.count;
-  FirstAccess *all = lab_grown(NULL, most * sizeof *all);
+  FirstAccess *all = simt_resized(NULL, most * sizeof *all);
   for (size_t k = 0; k < store.kernel_count; k++) {
     const KernelStore *kernel = &store.kernels[k];
     for (size_t i = 0; i < kernel->first.count; i++) {
@@ -299,7 +293,7 @@ static void take_accesses(LabResults *results, const Places *places, Names *name
     }
   }
   qsort(all, count, sizeof *all, by_line_and_time);
-  results->accesses = lab_grown(NULL, count * sizeof *results->accesses);
+  results->accesses = simt_resized(NULL, count * sizeof *results->accesses);
   for (size_t i = 0; i < count; i++) results->accesses[i] = all[i].access;
   results->access_count = count;
   free(all);
@@ -313,7 +307,7 @@ static bool is_one_place(const Places *places, const RawFinding *raw) {
 }
 
 static void take_findings(LabResults *results, const Places *places, Names *names) {
-  results->findings = lab_grown(NULL, store.findings.count * sizeof *results->findings);
+  results->findings = simt_resized(NULL, store.findings.count * sizeof *results->findings);
   for (size_t i = 0; i < store.findings.count; i++) {
     const RawFinding *raw = &store.findings.list[i];
     if (is_one_place(places, raw)) continue;
@@ -339,7 +333,7 @@ static void take_findings(LabResults *results, const Places *places, Names *name
 }
 
 void lab_take_results(LabResults *results) {
-  Names *names = lab_grown(NULL, sizeof *names);
+  Names *names = simt_resized(NULL, sizeof *names);
   *names = (Names){NULL, 0};
   Places places = find_places();
   *results = (LabResults){

@@ -1,22 +1,5 @@
 /* The cells of shared memory, of 16 bytes each, or finer: cells.c. */
-#include <stdlib.h>
-#include <sys/mman.h>
-
 #include "internal.h"
-
-bool lab_create_shadow(SharedShadow *shadow, size_t bytes) {
-  shadow->unit_count = bytes / UNIT_BYTES + 2;
-  void *cells = mmap(NULL, shadow->unit_count * sizeof(Cell), PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (cells == MAP_FAILED) return false;
-  shadow->units = cells;
-  return true;
-}
-
-void lab_free_shadow(SharedShadow *shadow) {
-  if (shadow->units != NULL) munmap(shadow->units, shadow->unit_count * sizeof(Cell));
-  *shadow = (SharedShadow){0};
-}
 
 /* --- What wgmma and tensor stores read -------------------------------------------------------- */
 
@@ -45,7 +28,8 @@ static bool may_still_read(const LabWorker *lab, const AsyncReads *reads) {
   return false;
 }
 
-void lab_check_async_reads(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc) {
+/** Reports a write to shared memory that one of them may still read. */
+static void check_async_reads(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc) {
   if (lab->hopper == NULL || address - lab->dynamic >= MAX_SHARED_BYTES) return;
   const uintptr_t last = (address + size - 1) / COPY_BYTES * COPY_BYTES;
   for (uintptr_t at = address / COPY_BYTES * COPY_BYTES; at <= last; at += COPY_BYTES) {
@@ -59,7 +43,7 @@ void lab_check_async_reads(LabWorker *lab, uintptr_t address, unsigned size, uin
 /* --- Accesses --------------------------------------------------------------------------------- */
 
 static Cell *unit_at(const LabWorker *lab, uintptr_t address) {
-  return &lab->shadow.units[address / UNIT_BYTES - lab->shared / UNIT_BYTES];
+  return &lab->shadow[address / UNIT_BYTES - lab->shared / UNIT_BYTES];
 }
 
 void lab_use_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc) {
@@ -73,7 +57,7 @@ void lab_use_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, u
                          .time = lab->times[thread]};
   const uintptr_t end = address + size;
   lab->dirty[thread] = SINCE_FENCE | SINCE_ATOMIC;
-  if (use >= WRITES && lab->checks & LAB_RACES) lab_check_async_reads(lab, address, size, pc);
+  if (use >= WRITES && lab->checks & LAB_RACES) check_async_reads(lab, address, size, pc);
   while (address < end) {
     const unsigned begin = address % UNIT_BYTES;
     const unsigned rest = (unsigned)(end - address);

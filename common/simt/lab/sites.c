@@ -1,3 +1,4 @@
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,10 +7,7 @@
 uint32_t lab_site(SiteTable *table, uint32_t pc) {
   uint32_t *site = lab_entry(&table->by_pc, pc);
   if (*site != 0) return *site;
-  if (table->count >= table->capacity) {
-    table->capacity = 2 * table->capacity + 512;
-    table->sites = lab_grown(table->sites, table->capacity * sizeof *table->sites);
-  }
+  table->sites = simt_with_room(table->sites, table->count, sizeof *table->sites);
   if (table->count == 0) table->count = 1; /* index 0 is unused */
   table->sites[table->count] = (Site){.pc = pc};
   return *site = table->count++;
@@ -26,33 +24,45 @@ void lab_free_sites(SiteTable *table) {
   *table = (SiteTable){0};
 }
 
+#define KIND(kind, text, member) [kind] = {text, #member, offsetof(LabCounts, member)}
+
+static const struct {
+  const char *text, *name;
+  size_t offset;
+} KINDS[LAB_ACCESS_KINDS] = {
+    KIND(LAB_GLOBAL_LOAD, "global load", global_load),
+    KIND(LAB_GLOBAL_STORE, "global store", global_store),
+    KIND(LAB_COPY_GLOBAL, "cp.async from", copy_global),
+    KIND(LAB_TENSOR_LOAD, "tensor load", tensor_load),
+    KIND(LAB_TENSOR_STORE, "tensor store", tensor_store),
+    KIND(LAB_COPY_SHARED, "cp.async to", copy_shared),
+    KIND(LAB_SHARED_LOAD, "shared load", shared_load),
+    KIND(LAB_SHARED_STORE, "shared store", shared_store),
+    KIND(LAB_LDMATRIX, "ldmatrix", ldmatrix),
+    KIND(LAB_WGMMA_READ, "wgmma read", wgmma_read),
+};
+
 const char *lab_access_text(LabAccessKind kind) {
-  static const char *const TEXTS[LAB_ACCESS_KINDS] = {
-      [LAB_GLOBAL_LOAD] = "global load",   [LAB_GLOBAL_STORE] = "global store",
-      [LAB_COPY_GLOBAL] = "cp.async from", [LAB_COPY_SHARED] = "cp.async to",
-      [LAB_SHARED_LOAD] = "shared load",   [LAB_SHARED_STORE] = "shared store",
-      [LAB_LDMATRIX] = "ldmatrix",         [LAB_TENSOR_LOAD] = "tensor load",
-      [LAB_TENSOR_STORE] = "tensor store", [LAB_WGMMA_READ] = "wgmma read",
-  };
-  return TEXTS[kind];
+  return KINDS[kind].text;
+}
+
+const char *lab_access_name(LabAccessKind kind) {
+  return KINDS[kind].name;
 }
 
 bool lab_access_is_shared(LabAccessKind kind) {
   return kind >= LAB_COPY_SHARED;
 }
 
-const LabTraffic *lab_traffic(const LabCounts *c, LabAccessKind kind) {
-  const LabTraffic *const parts[LAB_ACCESS_KINDS] = {
-      [LAB_GLOBAL_LOAD] = &c->global_load, [LAB_GLOBAL_STORE] = &c->global_store,
-      [LAB_COPY_GLOBAL] = &c->copy_global, [LAB_COPY_SHARED] = &c->copy_shared,
-      [LAB_TENSOR_LOAD] = &c->tensor_load, [LAB_TENSOR_STORE] = &c->tensor_store,
-      [LAB_SHARED_LOAD] = &c->shared_load, [LAB_SHARED_STORE] = &c->shared_store,
-      [LAB_LDMATRIX] = &c->ldmatrix,       [LAB_WGMMA_READ] = &c->wgmma_read,
-  };
-  return parts[kind];
+LabTraffic *lab_traffic_of(LabCounts *counts, LabAccessKind kind) {
+  return (LabTraffic *)(void *)((char *)counts + KINDS[kind].offset);
 }
 
-static void add_traffic(LabTraffic *sum, const LabTraffic *other) {
+const LabTraffic *lab_traffic(const LabCounts *counts, LabAccessKind kind) {
+  return lab_traffic_of((LabCounts *)(uintptr_t)counts, kind);
+}
+
+void lab_add_traffic(LabTraffic *sum, const LabTraffic *other) {
   sum->requests += other->requests;
   sum->bytes += other->bytes;
   sum->sectors += other->sectors;
@@ -64,9 +74,8 @@ static void add_traffic(LabTraffic *sum, const LabTraffic *other) {
 }
 
 void lab_add_counts(LabCounts *sum, const LabCounts *other) {
-  for (int kind = 0; kind < LAB_ACCESS_KINDS; kind++) {
-    add_traffic((LabTraffic *)lab_traffic(sum, (LabAccessKind)kind),
-                lab_traffic(other, (LabAccessKind)kind));
+  for (LabAccessKind kind = 0; kind < LAB_ACCESS_KINDS; kind++) {
+    lab_add_traffic(lab_traffic_of(sum, kind), lab_traffic(other, kind));
   }
   sum->copy_lookups += other->copy_lookups;
   sum->partial += other->partial;
@@ -82,4 +91,33 @@ void lab_add_counts(LabCounts *sum, const LabCounts *other) {
   sum->warp_barriers += other->warp_barriers;
   sum->barriers += other->barriers;
   sum->atomics += other->atomics;
+}
+
+void lab_print_kernel(const LabKernel *kernel, FILE *out) {
+  const LabCounts *c = &kernel->counts;
+  fprintf(out, "lab        %s: %" PRIu64 " launch%s, %" PRIu64 " blocks\n", kernel->name,
+          kernel->launches, kernel->launches == 1 ? "" : "es", kernel->blocks);
+  fprintf(out,
+          "           %" PRIu64 " mma (%" PRIu64 " FLOP), %" PRIu64 " shuffles, %" PRIu64
+          " barriers, %" PRIu64 " warp barriers, by warps; %" PRIu64 " atomics\n",
+          c->mma, c->mma * LAB_MMA_FLOP, c->shuffles, c->barriers, c->warp_barriers, c->atomics);
+  if (c->wgmma > 0) {
+    fprintf(out, "           %" PRIu64 " wgmma (%" PRIu64 " FLOP), by warpgroups\n", c->wgmma,
+            c->wgmma_flop);
+  }
+  fprintf(out, "           %-13s %10s %12s %10s %7s %12s %10s\n", "total", "requests", "bytes",
+          "sectors", "used", "wavefronts", "conflicts");
+  for (LabAccessKind kind = 0; kind < LAB_ACCESS_KINDS; kind++) {
+    const LabTraffic *t = lab_traffic(c, kind);
+    if (t->requests == 0) continue;
+    fprintf(out, "           %-13s %10" PRIu64 " %12" PRIu64, lab_access_text(kind), t->requests,
+            t->bytes);
+    if (lab_access_is_shared(kind)) {
+      fprintf(out, " %10s %7s %12" PRIu64 " %10" PRIu64 "\n", "", "", t->wavefronts,
+              t->wavefronts - t->ideal_wavefronts);
+    } else {
+      fprintf(out, " %10" PRIu64 " %5.0f %%\n", t->sectors,
+              100.0 * (double)t->used_bytes / (32.0 * (double)t->sectors));
+    }
+  }
 }

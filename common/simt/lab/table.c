@@ -18,8 +18,7 @@ static Entry *entry_of(const Table *table, uint64_t key) {
 static void grow(Table *table) {
   const Table old = *table;
   table->size = old.size != 0 ? 2 * old.size : 256;
-  table->entries = calloc(table->size, sizeof *table->entries);
-  if (table->entries == NULL) abort();
+  table->entries = simt_zeroed(table->size, sizeof *table->entries);
   if (table->round == 0) table->round = 1;
   for (size_t i = 0; i < old.size; i++) {
     if (old.entries[i].round == old.round) *entry_of(table, old.entries[i].key) = old.entries[i];
@@ -51,10 +50,4 @@ void lab_clear_table(Table *table) {
 void lab_free_table(Table *table) {
   free(table->entries);
   *table = (Table){NULL, 0, 0, 0};
-}
-
-void *lab_grown(void *memory, size_t size) {
-  void *larger = realloc(memory, size + 1); /* never 0 */
-  if (larger == NULL) abort();
-  return larger;
 }

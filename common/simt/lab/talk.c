@@ -23,11 +23,10 @@ static struct {
   pthread_mutex_t lock;
   Table by_address; /* 1 + index */
   Release **latest; /* of the sequence at an address; NULL: it has ended */
-  size_t capacity;
   _Atomic size_t count;
   uint32_t releases, sequences, searches;
   const Heads **waiting; /* of a search */
-  size_t waiting_count, waiting_capacity;
+  size_t waiting_count;
 } board = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* --- Sets of releases ------------------------------------------------------------------------- */
@@ -152,7 +151,9 @@ static bool is_published(const LabWorker *lab, const Talk *talk, const Heads *kn
          fenced->clock == (lab->clocks != NULL ? lab->clocks->of_thread[thread] : NULL);
 }
 
-void lab_fence(LabWorker *lab) {
+void lab_fence(void) {
+  LabWorker *lab = lab_worker;
+  lab->fences = lab->talked = true;
   Talk talk = talk_of(lab);
   const Heads *known = join_heads(lab, talk.known, talk.observed);
   if (is_published(lab, &talk, known)) return;
@@ -172,10 +173,7 @@ void lab_fence(LabWorker *lab) {
 static Release **latest_at(uintptr_t address) {
   uint32_t *place = lab_entry(&board.by_address, address);
   if (*place == 0) {
-    if (board.count == board.capacity) {
-      board.capacity = 2 * board.capacity + 64;
-      board.latest = lab_grown(board.latest, board.capacity * sizeof *board.latest);
-    }
+    board.latest = simt_with_room(board.latest, board.count, sizeof *board.latest);
     board.latest[board.count] = NULL;
     *place = (uint32_t)++board.count;
   }
@@ -196,7 +194,8 @@ void lab_begin_atomic(LabWorker *lab, void *address, SimtAccess access, SimtOrde
   change(lab, talk);
 }
 
-void lab_end_atomic(LabWorker *lab, SimtAccess access, bool writes, SimtOrder order) {
+void lab_end_atomic(SimtAccess access, bool writes, SimtOrder order) {
+  LabWorker *lab = lab_worker;
   if (lab->synchronising == NULL) return;
   Release **latest = latest_at((uintptr_t)lab->synchronising);
   const int thread = lab_thread(lab);
@@ -248,7 +247,7 @@ void lab_forget_releases(void) {
   lab_free_table(&board.by_address);
   free(board.latest);
   board.latest = NULL;
-  board.count = board.capacity = 0;
+  board.count = 0;
 }
 
 /* --- Searches --------------------------------------------------------------------------------- */
@@ -284,10 +283,7 @@ static bool is_itself(const Release *release, const Point *point) {
 
 static void search_later(const Heads *heads) {
   if (heads == NULL || heads->release->visited == board.searches) return;
-  if (board.waiting_count == board.waiting_capacity) {
-    board.waiting_capacity = 2 * board.waiting_capacity + 64;
-    board.waiting = lab_grown(board.waiting, board.waiting_capacity * sizeof *board.waiting);
-  }
+  board.waiting = simt_with_room(board.waiting, board.waiting_count, sizeof *board.waiting);
   board.waiting[board.waiting_count++] = heads;
 }
 

@@ -1,9 +1,6 @@
 /* Tensor copies: both of their sides, and their traffic. */
 #include "internal.h"
 
-/** The part of a row of the box that is inside of the tensor. */
-typedef void RowUse(LabWorker *lab, uintptr_t address, size_t bytes, Use use, uint32_t pc);
-
 static void count_row(LabTraffic *traffic, uintptr_t address, size_t bytes) {
   if (bytes == 0) return;
   const uintptr_t first = address / SECTOR_BYTES, last = (address + bytes - 1) / SECTOR_BYTES;
@@ -29,19 +26,13 @@ static void use_tensor(LabWorker *lab, const TensorCopy *copy, uint32_t pc) {
   }
   if (!(lab->checks & LAB_TRAFFIC)) return;
   LabCounts *counts = lab_counts(&lab->sites, pc);
-  LabTraffic *traffic = load ? &counts->tensor_load : &counts->tensor_store;
   if (load) counts->box_sectors += copy->bytes / SECTOR_BYTES;
-  traffic->requests++;
-  traffic->bytes += own.bytes;
-  traffic->used_bytes += own.used_bytes;
-  traffic->sectors += own.sectors;
-  if (own.sectors > traffic->most_sectors) traffic->most_sectors = (uint32_t)own.sectors;
+  own.most_sectors = (uint32_t)own.sectors;
+  lab_add_traffic(load ? &counts->tensor_load : &counts->tensor_store, &own);
 }
 
-void lab_tensor_copy_issued(Worker *worker, const TensorCopy *copy) {
-  (void)worker;
+void lab_tensor_copy_issued(const TensorCopy *copy) {
   LabWorker *lab = lab_worker;
-  if (lab == NULL) return;
   lab_hopper(lab);
   const uint32_t pc = lab_pc(copy->call_site);
   const bool load = copy->barrier >= 0;
@@ -53,10 +44,8 @@ void lab_tensor_copy_issued(Worker *worker, const TensorCopy *copy) {
   }
 }
 
-void lab_tensor_copy_landed(Worker *worker, const TensorCopy *copy) {
-  (void)worker;
+void lab_tensor_copy_landed(const TensorCopy *copy) {
   LabWorker *lab = lab_worker;
-  if (lab == NULL) return;
   const uint32_t pc = lab_pc(copy->call_site);
   for (unsigned at = 0; at < copy->bytes; at += COPY_BYTES) {
     const uintptr_t address = copy->shared + at;
@@ -70,7 +59,6 @@ void lab_tensor_copy_landed(Worker *worker, const TensorCopy *copy) {
   }
 }
 
-void lab_proxy_fence(Worker *worker) {
-  LabWorker *lab = lab_worker;
-  if (lab != NULL) lab_hopper(lab)->proxy_fences[worker->running / WARP_SIZE]++;
+void lab_proxy_fence(void) {
+  lab_hopper(lab_worker)->proxy_fences[lab_thread(lab_worker) / WARP_SIZE]++;
 }

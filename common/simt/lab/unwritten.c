@@ -22,7 +22,7 @@ typedef struct Suspect {
 /** `list`: of the running block, in the order of their first read; `kept`: of earlier blocks. */
 typedef struct Suspects {
   Suspect *list;
-  size_t count, capacity;
+  size_t count;
   Table by_place; /* 1 + index */
   Suspect *kept;
   size_t kept_count;
@@ -30,9 +30,8 @@ typedef struct Suspects {
 
 void lab_suspect_read(LabWorker *lab, size_t region, size_t offset, unsigned size, Use use,
                       uint32_t pc) {
-  if (lab->suspects == NULL) lab->suspects = calloc(1, sizeof *lab->suspects);
+  if (lab->suspects == NULL) lab->suspects = simt_zeroed(1, sizeof *lab->suspects);
   Suspects *s = lab->suspects;
-  if (s == NULL) abort();
   const Suspect own = {.region = region,
                        .offset = offset,
                        .block = lab->block,
@@ -44,10 +43,7 @@ void lab_suspect_read(LabWorker *lab, size_t region, size_t offset, unsigned siz
   const uint64_t site = lab_site(&lab->sites, pc);
   uint32_t *entry = lab_entry(&s->by_place, (lab_regions[region].begin + offset) << 16 ^ site);
   if (*entry == 0) {
-    if (s->count == s->capacity) {
-      s->capacity = 2 * s->capacity + 512;
-      s->list = lab_grown(s->list, s->capacity * sizeof *s->list);
-    }
+    s->list = simt_with_room(s->list, s->count, sizeof *s->list);
     s->list[s->count++] = own;
     *entry = (uint32_t)s->count;
   }
@@ -83,7 +79,7 @@ void lab_end_suspects(LabWorker *lab) {
   /* Of several places that a thread reads, the lowest is reported. */
   qsort(s->list, s->count, sizeof *s->list, by_place);
   if (lab->talked) {
-    s->kept = lab_grown(s->kept, (s->kept_count + s->count) * sizeof *s->kept);
+    s->kept = simt_resized(s->kept, (s->kept_count + s->count) * sizeof *s->kept);
     memcpy(s->kept + s->kept_count, s->list, s->count * sizeof *s->list);
     s->kept_count += s->count;
   } else {

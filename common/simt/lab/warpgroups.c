@@ -75,17 +75,15 @@ static void count_banks(const uintptr_t *chunks, int count, LabTraffic *traffic)
       const unsigned rows = ++rows_of[chunks[i] / COPY_BYTES % CORE_ROWS];
       if (rows > most) most = rows;
     }
-    traffic->wavefronts += most;
-    traffic->ideal_wavefronts++;
-    if (most > traffic->most_ways) traffic->most_ways = most;
+    lab_add_wavefronts(traffic, most);
   }
 }
 
 /* --- Events ----------------------------------------------------------------------------------- */
 
-void lab_wgmma_issued(Worker *worker, const Wgmma *wgmma, bool first_warp) {
+void lab_wgmma_issued(const Wgmma *wgmma, bool first_warp) {
   LabWorker *lab = lab_worker;
-  if (lab == NULL) return;
+  Worker *worker = lab->worker;
   LabHopper *hopper = lab_hopper(lab);
   const int running = worker->running, warp = running / WARP_SIZE;
   const uint32_t pc = lab_pc(wgmma->call_site);
@@ -115,9 +113,9 @@ void lab_wgmma_issued(Worker *worker, const Wgmma *wgmma, bool first_warp) {
   worker->running = running;
 }
 
-void lab_wgmma_done(Worker *worker, const Wgmma *wgmma, bool reads_end) {
+void lab_wgmma_done(const Wgmma *wgmma, bool reads_end) {
   LabWorker *lab = lab_worker;
-  if (lab == NULL) return;
+  const Worker *worker = lab->worker;
   const int warp = worker->running / WARP_SIZE, group = warp / GROUP_WARPS;
   const uint64_t number = worker->hopper->groups[group].done[warp % GROUP_WARPS];
   lab_see(lab, warp, FIRST_GROUP + group, (uint32_t)number + 1);
@@ -137,9 +135,8 @@ void lab_wgmma_done(Worker *worker, const Wgmma *wgmma, bool reads_end) {
   }
 }
 
-void lab_wgmma_fence(Worker *worker) {
-  LabWorker *lab = lab_worker;
-  if (lab != NULL) lab_hopper(lab)->registers_written[worker->running / WARP_SIZE] = false;
+void lab_wgmma_fence(void) {
+  lab_hopper(lab_worker)->registers_written[lab_thread(lab_worker) / WARP_SIZE] = false;
 }
 
 /** Has the warp issued a wgmma that it has not waited for? */

@@ -18,8 +18,7 @@ void *lab_allocate(LabWorker *lab, size_t size) {
   ArenaPart *part = lab->arena;
   if (part == NULL || part->size - part->used < size) {
     const size_t fresh = size > PART_BYTES ? size : PART_BYTES;
-    part = calloc(1, sizeof *part + fresh);
-    if (part == NULL) abort();
+    part = simt_zeroed(1, sizeof *part + fresh);
     part->size = fresh;
     part->next = lab->arena;
     lab->arena = part;

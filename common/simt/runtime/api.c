@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels.h"
+#include "program.h"
 
 /* Few multiprocessors, so that small problems let the blocks of persistent kernels go on to a
  * second tile; not the number of OS threads, so that counts do not depend on it. */

@@ -4,7 +4,7 @@
 
 #include "runtime.h"
 
-double simt_round(SimtArithmetic operation, SimtRounding rounding, double x, double y, double z) {
+float simt_round(SimtArithmetic operation, SimtRounding rounding, double x, double y, double z) {
   static const int MODES[] = {FE_TONEAREST, FE_TOWARDZERO, FE_UPWARD, FE_DOWNWARD};
   /* volatile, so that the operation stays between the two changes of the mode */
   volatile float a = (float)x, b = (float)y, c = (float)z, result = 0;

@@ -6,65 +6,53 @@
 
 #include "runtime.h"
 
-static uint32_t add_floats(uint32_t a, uint32_t b) {
-  float x, y;
-  memcpy(&x, &a, sizeof x);
-  memcpy(&y, &b, sizeof y);
-  x += y;
-  memcpy(&a, &x, sizeof a);
-  return a;
-}
-
-static uint64_t add_doubles(uint64_t a, uint64_t b) {
-  double x, y;
-  memcpy(&x, &a, sizeof x);
-  memcpy(&y, &b, sizeof y);
-  x += y;
-  memcpy(&a, &x, sizeof a);
-  return a;
-}
-
-/* Both widths share this code; linkage, types and floating-point addition differ. */
-#define DEFINE_APPLY(linkage, name, Unsigned, Signed, add_floating)     \
-  linkage Unsigned name(SimtAtomic operation, Unsigned a, Unsigned b) { \
-    switch (operation) {                                                \
-      case SIMT_ATOMIC_ADD:                                             \
-        return a + b;                                                   \
-      case SIMT_ATOMIC_ADD_FLOAT:                                       \
-        return add_floating(a, b);                                      \
-      case SIMT_ATOMIC_MAX_SIGNED:                                      \
-        return (Signed)a > (Signed)b ? a : b;                           \
-      case SIMT_ATOMIC_MAX_UNSIGNED:                                    \
-        return a > b ? a : b;                                           \
-      case SIMT_ATOMIC_MIN_SIGNED:                                      \
-        return (Signed)a < (Signed)b ? a : b;                           \
-      case SIMT_ATOMIC_MIN_UNSIGNED:                                    \
-        return a < b ? a : b;                                           \
-      case SIMT_ATOMIC_AND:                                             \
-        return a & b;                                                   \
-      case SIMT_ATOMIC_OR:                                              \
-        return a | b;                                                   \
-      case SIMT_ATOMIC_XOR:                                             \
-        return a ^ b;                                                   \
-      case SIMT_ATOMIC_EXCHANGE:                                        \
-        return b;                                                       \
-      case SIMT_ATOMIC_COUNT:                                           \
-        return a >= b ? 0 : a + 1;                                      \
-      case SIMT_ATOMIC_COUNT_DOWN:                                      \
-        return a == 0 || a > b ? b : a - 1;                             \
-    }                                                                   \
-    return a;                                                           \
+/** The value that an atomic stores in place of `a`. Both widths share this code, but not the
+ * types. */
+#define DEFINE_APPLY(name, Unsigned, Signed, Float)             \
+  Unsigned name(SimtAtomic operation, Unsigned a, Unsigned b) { \
+    Float x, y;                                                 \
+    memcpy(&x, &a, sizeof x);                                   \
+    memcpy(&y, &b, sizeof y);                                   \
+    switch (operation) {                                        \
+      case SIMT_ATOMIC_ADD:                                     \
+        return a + b;                                           \
+      case SIMT_ATOMIC_ADD_FLOAT:                               \
+        x += y;                                                 \
+        memcpy(&a, &x, sizeof a);                               \
+        return a;                                               \
+      case SIMT_ATOMIC_MAX_SIGNED:                              \
+        return (Signed)a > (Signed)b ? a : b;                   \
+      case SIMT_ATOMIC_MAX_UNSIGNED:                            \
+        return a > b ? a : b;                                   \
+      case SIMT_ATOMIC_MIN_SIGNED:                              \
+        return (Signed)a < (Signed)b ? a : b;                   \
+      case SIMT_ATOMIC_MIN_UNSIGNED:                            \
+        return a < b ? a : b;                                   \
+      case SIMT_ATOMIC_AND:                                     \
+        return a & b;                                           \
+      case SIMT_ATOMIC_OR:                                      \
+        return a | b;                                           \
+      case SIMT_ATOMIC_XOR:                                     \
+        return a ^ b;                                           \
+      case SIMT_ATOMIC_EXCHANGE:                                \
+        return b;                                               \
+      case SIMT_ATOMIC_COUNT:                                   \
+        return a >= b ? 0 : a + 1;                              \
+      case SIMT_ATOMIC_COUNT_DOWN:                              \
+        return a == 0 || a > b ? b : a - 1;                     \
+    }                                                           \
+    return a;                                                   \
   }
 
-DEFINE_APPLY(extern, simt_apply_32, uint32_t, int32_t, add_floats)
-DEFINE_APPLY(static, apply_64, uint64_t, int64_t, add_doubles)
+DEFINE_APPLY(simt_apply_32, uint32_t, int32_t, float)
+static DEFINE_APPLY(simt_apply_64, uint64_t, int64_t, double)
 
-/** A fault before end_atomic() is reported as a write at the caller's line. */
-static void begin_atomic(const void *address, unsigned size, SimtAccess access, SimtOrder order,
-                         const void *call_site) {
+    /** A fault before end_atomic() is reported as a write at the caller's line. */
+    static void begin_atomic(const void *address, unsigned size, SimtAccess access, SimtOrder order,
+                             const void *call_site) {
   simt_require_aligned(address, size, "address of an atomic", call_site);
   if (simt_observer != NULL) {
-    simt_observer->atomic(simt_worker, (void *)(uintptr_t)address, size, access, order, call_site);
+    simt_observer->atomic((void *)(uintptr_t)address, size, access, order, call_site);
   }
   simt_worker->access_is_write = access != SIMT_LOADS;
   simt_worker->access_call_site = call_site;
@@ -72,62 +60,36 @@ static void begin_atomic(const void *address, unsigned size, SimtAccess access, 
 
 /** A thread may spin until another thread writes, so every atomic lets other threads run. */
 static void end_atomic(SimtAccess access, bool writes, SimtOrder order) {
-  if (simt_observer != NULL) simt_observer->atomic_done(simt_worker, access, writes, order);
+  if (simt_observer != NULL) simt_observer->atomic_done(access, writes, order);
   simt_worker->access_call_site = NULL;
   simt_worker->counters.atomics++;
   simt_yield();
 }
 
-static SimtAccess access_of(SimtAtomic operation) {
-  return operation == SIMT_ATOMIC_EXCHANGE ? SIMT_EXCHANGES : SIMT_UPDATES;
-}
-
-static uint32_t update_32(SimtAtomic operation, void *address, uint32_t operand, SimtOrder order,
-                          const void *call_site) {
-  _Atomic uint32_t *target = address;
-  begin_atomic(address, sizeof(uint32_t), access_of(operation), order, call_site);
-  uint32_t old = atomic_load(target);
-  while (!atomic_compare_exchange_weak(target, &old, simt_apply_32(operation, old, operand))) {
+#define DEFINE_ATOMICS(bits, Unsigned)                                                             \
+  Unsigned simt_atomic_##bits(SimtAtomic operation, void *address, Unsigned operand,               \
+                              SimtOrder order) {                                                   \
+    const SimtAccess access = operation == SIMT_ATOMIC_EXCHANGE ? SIMT_EXCHANGES : SIMT_UPDATES;   \
+    begin_atomic(address, sizeof operand, access, order, __builtin_return_address(0));             \
+    _Atomic Unsigned *target = address;                                                            \
+    Unsigned old = atomic_load(target);                                                            \
+    while (                                                                                        \
+        !atomic_compare_exchange_weak(target, &old, simt_apply_##bits(operation, old, operand))) { \
+    }                                                                                              \
+    end_atomic(access, true, order);                                                               \
+    return old;                                                                                    \
+  }                                                                                                \
+  Unsigned simt_compare_and_swap_##bits(void *address, Unsigned expected, Unsigned desired) {      \
+    begin_atomic(address, sizeof desired, SIMT_UPDATES, SIMT_RELAXED,                              \
+                 __builtin_return_address(0));                                                     \
+    _Atomic Unsigned *target = address;                                                            \
+    const bool swapped = atomic_compare_exchange_strong(target, &expected, desired);               \
+    end_atomic(SIMT_UPDATES, swapped, SIMT_RELAXED);                                               \
+    return expected;                                                                               \
   }
-  end_atomic(access_of(operation), true, order);
-  return old;
-}
 
-uint32_t simt_atomic_32(SimtAtomic operation, void *address, uint32_t operand) {
-  return update_32(operation, address, operand, SIMT_RELAXED, __builtin_return_address(0));
-}
-
-uint32_t simt_ordered_atomic_32(SimtAtomic operation, void *address, uint32_t operand,
-                                SimtOrder order) {
-  return update_32(operation, address, operand, order, __builtin_return_address(0));
-}
-
-uint64_t simt_atomic_64(SimtAtomic operation, void *address, uint64_t operand) {
-  _Atomic uint64_t *target = address;
-  begin_atomic(address, sizeof(uint64_t), access_of(operation), SIMT_RELAXED,
-               __builtin_return_address(0));
-  uint64_t old = atomic_load(target);
-  while (!atomic_compare_exchange_weak(target, &old, apply_64(operation, old, operand))) {
-  }
-  end_atomic(access_of(operation), true, SIMT_RELAXED);
-  return old;
-}
-
-uint32_t simt_compare_and_swap_32(void *address, uint32_t expected, uint32_t desired) {
-  begin_atomic(address, sizeof(uint32_t), SIMT_UPDATES, SIMT_RELAXED, __builtin_return_address(0));
-  const bool swapped =
-      atomic_compare_exchange_strong((_Atomic uint32_t *)address, &expected, desired);
-  end_atomic(SIMT_UPDATES, swapped, SIMT_RELAXED);
-  return expected;
-}
-
-uint64_t simt_compare_and_swap_64(void *address, uint64_t expected, uint64_t desired) {
-  begin_atomic(address, sizeof(uint64_t), SIMT_UPDATES, SIMT_RELAXED, __builtin_return_address(0));
-  const bool swapped =
-      atomic_compare_exchange_strong((_Atomic uint64_t *)address, &expected, desired);
-  end_atomic(SIMT_UPDATES, swapped, SIMT_RELAXED);
-  return expected;
-}
+DEFINE_ATOMICS(32, uint32_t)
+DEFINE_ATOMICS(64, uint64_t)
 
 uint32_t simt_load_acquire_32(const void *address) {
   begin_atomic(address, sizeof(uint32_t), SIMT_LOADS, SIMT_ACQUIRE, __builtin_return_address(0));
@@ -149,6 +111,6 @@ void simt_block_fence(void) {
 }
 
 void simt_thread_fence(void) {
-  if (simt_worker != NULL && simt_observer != NULL) simt_observer->fence(simt_worker);
+  if (simt_worker != NULL && simt_observer != NULL) simt_observer->fence();
   simt_block_fence();
 }

@@ -5,8 +5,6 @@
 
 #include "hopper.h"
 
-extern _Thread_local unsigned char smem[];
-
 /* --- Threads ---------------------------------------------------------------------------------- */
 
 static void thread_main(void) {
@@ -24,7 +22,7 @@ static void thread_main(void) {
 
 void simt_use_unset(void) {
   if (simt_worker == NULL || simt_observer == NULL) return;
-  simt_observer->unset_used(simt_worker, __builtin_return_address(0));
+  simt_observer->unset_used(__builtin_return_address(0));
 }
 
 void simt_trap(void) {
@@ -32,7 +30,7 @@ void simt_trap(void) {
     fprintf(stderr, "%s: __trap() outside a kernel\n", program_invocation_short_name);
     abort();
   }
-  simt_end_block(TRAPPED, &(Wait){.call_site = __builtin_return_address(0)});
+  simt_complain(__builtin_return_address(0), "__trap()");
 }
 
 void simt_assert_fail(const char *expression, const char *file, int line, const char *function) {

@@ -16,13 +16,6 @@ static AsyncQueue *own_queue(void) {
   return &simt_worker->async[simt_worker->running];
 }
 
-static void make_place(AsyncQueue *queue) {
-  if (queue->count < queue->capacity) return;
-  queue->capacity = 2 * queue->capacity + 32;
-  queue->copies = realloc(queue->copies, sizeof(AsyncCopy) * (size_t)queue->capacity);
-  if (queue->copies == NULL) abort();
-}
-
 /* --- Copies in flight ------------------------------------------------------------------------- */
 
 __attribute__((noreturn)) static void end_block(Outcome outcome, const AsyncCopy *copy,
@@ -75,12 +68,12 @@ void simt_copy_async_16(void *shared, const void *global, unsigned source_bytes)
   if (source_bytes > 0) {
     simt_require_aligned(global, COPY_BYTES, "source of cp.async", copy.call_site);
   }
-  if (simt_observer != NULL) simt_observer->copy_issued(worker, &copy);
+  if (simt_observer != NULL) simt_observer->copy_issued(&copy);
   /* Only a wait between them orders two copies, even if their groups differ. */
   if (*simt_under_way_to(worker, shared) != 0) {
     refuse_target(worker, shared, COPIED_TWICE, copy.call_site);
   }
-  make_place(queue);
+  queue->copies = simt_with_room(queue->copies, (size_t)queue->count, sizeof copy);
   /* Read the source here too, so that a bad address is reported at the cp.async. */
   worker->access_call_site = copy.call_site;
   worker->access_is_write = false;
@@ -107,7 +100,7 @@ void simt_wait_group(unsigned still_pending) {
       queue->copies[kept++] = copy;
       continue;
     }
-    if (simt_observer != NULL) simt_observer->copy_arrived(simt_worker, &copy);
+    if (simt_observer != NULL) simt_observer->copy_arrived(&copy);
     if (copy.source_bytes > 0) {
       memcpy(copy.shared, copy.global, COPY_BYTES);
     } else {

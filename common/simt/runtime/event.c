@@ -9,8 +9,14 @@
 
 struct CUevent_st {
   bool recorded;
-  struct timespec time;
+  double ms;
 };
+
+double simt_clock_ms(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return 1e3 * (double)now.tv_sec + 1e-6 * (double)now.tv_nsec;
+}
 
 cudaError_t cudaEventCreate(cudaEvent_t *event) {
   *event = calloc(1, sizeof **event);
@@ -26,7 +32,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   (void)stream;
   if (event == NULL) return simt_result(cudaErrorInvalidResourceHandle);
   event->recorded = true;
-  clock_gettime(CLOCK_MONOTONIC, &event->time);
+  event->ms = simt_clock_ms();
   return simt_result(cudaSuccess);
 }
 
@@ -42,7 +48,6 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t stop) {
   if (start == NULL || stop == NULL || !start->recorded || !stop->recorded)
     return simt_result(cudaErrorInvalidResourceHandle);
-  const double seconds = (double)(stop->time.tv_sec - start->time.tv_sec);
-  *milliseconds = (float)(1e3 * seconds + 1e-6 * (stop->time.tv_nsec - start->time.tv_nsec));
+  *milliseconds = (float)(stop->ms - start->ms);
   return simt_result(cudaSuccess);
 }

@@ -95,7 +95,7 @@ static void handle(int signal, siginfo_t *info, void *context) {
   }
   Worker *worker = simt_worker;
   if (signal == SIGSEGV && simt_observer != NULL &&
-      simt_observer->fault(worker, (uintptr_t)info->si_addr)) {
+      simt_observer->fault((uintptr_t)info->si_addr)) {
     return; /* the access is repeated */
   }
   const uintptr_t call_site = (uintptr_t)worker->access_call_site;

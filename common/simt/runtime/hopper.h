@@ -1,7 +1,7 @@
 /**
  * @file
  * What the CPU backend keeps of the instructions of compute capability 9.0 while a block runs:
- * mbarrier.c, tensor_copy.c and wgmma.c.
+ * mbarrier.c, tensor_copy.c, wgmma.c and wgmma_math.c.
  */
 #ifndef SIMT_HOPPER_STATE_H
 #define SIMT_HOPPER_STATE_H
@@ -65,7 +65,7 @@ typedef struct TensorCopy {
 /** A growing list. */
 typedef struct TensorCopies {
   TensorCopy *list;
-  int count, capacity;
+  int count;
 } TensorCopies;
 
 /** One wgmma.mma_async of a warpgroup. Its parts of the four warps are computed apart. */
@@ -155,6 +155,13 @@ enum { MOST_CHUNKS = 2 * (GROUP_ROWS + MAX_COLUMNS) };
 /** The 16-byte pieces of shared memory that a wgmma reads, the 8 of each 8 x 8 core matrix
  * together; returns their number. */
 int simt_wgmma_chunks(const Wgmma *wgmma, uintptr_t chunks[MOST_CHUNKS]);
+
+/** Ends the block if the instruction is not one that the manual documents. */
+void simt_check_wgmma(const SimtWgmma *wgmma, const void *call_site);
+/** Reads what the instruction takes from shared memory. */
+void simt_fetch_wgmma(Wgmma *wgmma);
+/** Computes the part of one warp. */
+void simt_compute_wgmma(Wgmma *wgmma, int warp);
 
 /** The address of linear byte `at` of swizzled shared memory. */
 static inline uintptr_t simt_swizzled(uintptr_t at, unsigned swizzle_bytes) {

@@ -4,7 +4,7 @@
  */
 #include <stdlib.h>
 
-#include "kernels.h"
+#include "program.h"
 
 /** A kernel whose attributes have been used. */
 typedef struct Kernel {
@@ -24,8 +24,7 @@ static Kernel *find_or_make(const void *kernel) {
   for (size_t i = 0; i < kernels.count; i++) {
     if (kernels.list[i].kernel == kernel) return &kernels.list[i];
   }
-  kernels.list = realloc(kernels.list, (kernels.count + 1) * sizeof *kernels.list);
-  if (kernels.list == NULL) abort();
+  kernels.list = simt_with_room(kernels.list, kernels.count, sizeof *kernels.list);
   Kernel *made = &kernels.list[kernels.count++];
   *made = (Kernel){.kernel = kernel, .declared = simt_declaration(kernel)};
   return made;
@@ -33,6 +32,12 @@ static Kernel *find_or_make(const void *kernel) {
 
 static size_t smaller(size_t a, size_t b) {
   return a < b ? a : b;
+}
+
+/** The most threads of a block, by the kernel's launch bound if it has one. */
+static int most_threads(const Kernel *kernel) {
+  const int bound = kernel->declared.most_threads;
+  return bound > 0 && bound < MAX_THREADS ? bound : MAX_THREADS;
 }
 
 /** `bytes` minus the kernel's static arrays, at least 0. */
@@ -91,13 +96,11 @@ static bool describe_excess(const char *what, const char *unit, dim3 given, dim3
   return false;
 }
 
-static bool has_too_many_threads(dim3 block, int bound, char *why) {
+static bool has_too_many_threads(dim3 block, int most, char *why) {
   const unsigned threads = block.x * block.y * block.z;
-  const bool bounded = bound > 0 && bound < MAX_THREADS;
-  const unsigned most = bounded ? (unsigned)bound : MAX_THREADS;
-  if (threads <= most) return false;
-  snprintf(why, WHY_BYTES, "block of %u x %u x %u threads: %u in all, at most %u%s", block.x,
-           block.y, block.z, threads, most, bounded ? " by __launch_bounds__" : "");
+  if (threads <= (unsigned)most) return false;
+  snprintf(why, WHY_BYTES, "block of %u x %u x %u threads: %u in all, at most %d%s", block.x,
+           block.y, block.z, threads, most, most < MAX_THREADS ? " by __launch_bounds__" : "");
   return true;
 }
 
@@ -124,11 +127,11 @@ cudaError_t simt_check_launch(const Launch *launch) {
   if (launch->kernel == NULL) return cudaErrorInvalidDeviceFunction;
   if (describe_excess("grid", "blocks", launch->grid, MOST_BLOCKS, why) ||
       describe_excess("block", "threads", launch->block, MOST, why) ||
-      has_too_many_threads(launch->block, 0, why)) {
+      has_too_many_threads(launch->block, MAX_THREADS, why)) {
     return refuse(launch->kernel, why, cudaErrorInvalidConfiguration);
   }
   const Kernel kernel = look_up(launch->kernel);
-  if (has_too_many_threads(launch->block, kernel.declared.most_threads, why) ||
+  if (has_too_many_threads(launch->block, most_threads(&kernel), why) ||
       has_too_much_shared(&kernel, launch->dynamic_shared_bytes, why)) {
     return refuse(launch->kernel, why, cudaErrorInvalidValue);
   }
@@ -160,9 +163,8 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *kernel) {
   if (kernel == NULL) return simt_result(cudaErrorInvalidDeviceFunction);
   const Kernel known = look_up(kernel);
-  const int bound = known.declared.most_threads;
   *attributes = (cudaFuncAttributes){
-      .maxThreadsPerBlock = bound > 0 && bound < MAX_THREADS ? bound : MAX_THREADS,
+      .maxThreadsPerBlock = most_threads(&known),
       .maxDynamicSharedSizeBytes = (int)known.dynamic_shared_bytes,
   };
   return simt_result(cudaSuccess);
@@ -175,9 +177,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const voi
   if (block_threads < 1) return simt_result(cudaErrorInvalidValue);
   *blocks = 0;
   const Kernel known = look_up(kernel);
-  const int most_threads = known.declared.most_threads;
-  if (block_threads > MAX_THREADS || (most_threads > 0 && block_threads > most_threads) ||
-      dynamic_shared_bytes > known.dynamic_shared_bytes) {
+  if (block_threads > most_threads(&known) || dynamic_shared_bytes > known.dynamic_shared_bytes) {
     return simt_result(cudaSuccess);
   }
   const int warps = (block_threads + WARP_SIZE - 1) / WARP_SIZE;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "hopper.h"
-#include "kernels.h"
+#include "program.h"
 
 /* Shared memory is thread-local storage, which lies on the stacks of the OS threads. */
 static const size_t OS_STACK_BYTES = (size_t)64 << 20;
@@ -71,16 +71,9 @@ static uint64_t nth_block(const Launch *launch, uint64_t n) {
 }
 
 static void add_counters(SimtCounters *sum, const SimtCounters *other) {
-  sum->blocks += other->blocks;
-  sum->threads += other->threads;
-  sum->barriers += other->barriers;
-  sum->atomics += other->atomics;
-  for (int kind = 0; kind < SIMT_KINDS; kind++) {
-    sum->warp_instructions[kind] += other->warp_instructions[kind];
-  }
-  sum->async_copies += other->async_copies;
-  sum->mma_under_copy += other->mma_under_copy;
-  sum->tensor_copies += other->tensor_copies;
+  uint64_t *sums = (uint64_t *)sum; /* all members are such numbers */
+  const uint64_t *others = (const uint64_t *)other;
+  for (size_t i = 0; i < sizeof *sum / sizeof *sums; i++) sums[i] += others[i];
 }
 
 /** Runs blocks until there are none left; called with the pool unlocked. */
@@ -123,7 +116,7 @@ static void run_blocks(Worker *worker, Launch *launch) {
     worker->counters.blocks++;
     worker->counters.threads += threads;
   }
-  if (simt_observer != NULL && begun) simt_observer->worker_ended(worker);
+  if (simt_observer != NULL && begun) simt_observer->worker_ended();
   pthread_mutex_lock(&pool.lock);
   add_counters(&pool.counters, &worker->counters);
   simt_keep_hints(&worker->hints);
@@ -157,21 +150,18 @@ static void *serve(void *argument) {
 }
 
 /** Creates `count` workers; fewer, but at least one, if the system allows no more. */
-static bool start_workers(int count) {
-  if (pool.workers[0] == NULL) pool.workers[0] = calloc(1, sizeof(Worker));
-  if (pool.workers[0] == NULL) return false;
+static void start_workers(int count) {
+  if (pool.workers[0] == NULL) pool.workers[0] = simt_zeroed(1, sizeof(Worker));
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, OS_STACK_BYTES);
   while (pool.thread_count < count - 1) {
     const int next = pool.thread_count + 1;
-    if (pool.workers[next] == NULL) pool.workers[next] = calloc(1, sizeof(Worker));
-    if (pool.workers[next] == NULL) break;
+    if (pool.workers[next] == NULL) pool.workers[next] = simt_zeroed(1, sizeof(Worker));
     if (pthread_create(&pool.threads[next], &attributes, serve, pool.workers[next]) != 0) break;
     pool.thread_count++;
   }
   pthread_attr_destroy(&attributes);
-  return true;
 }
 
 static void stop_workers(void) {
@@ -264,10 +254,7 @@ static void run_launch(Launch *launch, const Settings *settings) {
   launch->ordinal = ++pool.launches;
   launch->block_count = (uint64_t)launch->grid.x * launch->grid.y * launch->grid.z;
   choose_block_order(launch, settings);
-  if (!start_workers(settings->workers)) {
-    simt_set_last_error(cudaErrorLaunchOutOfResources);
-    return;
-  }
+  start_workers(settings->workers);
   simt_faults_use_own_stack();
   simt_faults_watch();
   if (simt_observer != NULL) simt_observer->launch_begins(launch);
@@ -296,9 +283,9 @@ void simt_launch(const void *kernel, dim3 grid, dim3 block, size_t dynamic_share
       .block = block,
       .dynamic_shared_bytes = dynamic_shared_bytes,
   };
-  if (simt_worker != NULL) {
-    /* It would wait for the launch that it belongs to. */
-    simt_end_block(NESTED_LAUNCH, &(Wait){.call_site = __builtin_return_address(0)});
+  if (simt_worker != NULL) { /* it would wait for the launch that it belongs to */
+    simt_complain(__builtin_return_address(0),
+                  "a launch from a kernel, which this backend does not support,");
   }
   if (simt_sticky_error() != cudaSuccess) return;
   (void)stream; /* streams order nothing */

@@ -8,16 +8,13 @@
 
 #include "hopper.h"
 
-extern _Thread_local unsigned char smem[];
-
 enum { REGISTER_FILE = 65536, MOST_REGISTERS = 255, REGISTER_STEP = 8, FEWEST_REGISTERS = 24 };
 
 /* --- State ------------------------------------------------------------------------------------ */
 
 Hopper *simt_hopper(Worker *worker) {
   if (worker->hopper == NULL) {
-    worker->hopper = calloc(1, sizeof *worker->hopper);
-    if (worker->hopper == NULL) abort();
+    worker->hopper = simt_zeroed(1, sizeof *worker->hopper);
     simt_begin_hopper(worker);
   }
   return worker->hopper;
@@ -82,6 +79,13 @@ static unsigned offset_of(const Hopper *hopper, const Mbarrier *barrier) {
   return (unsigned)(barrier->address - hopper->shared);
 }
 
+/** Its number; -1: there is none at this address. */
+static int find_mbarrier(const Hopper *hopper, const void *address) {
+  int i = hopper->mbarrier_count - 1;
+  while (i >= 0 && hopper->mbarriers[i].address != (uintptr_t)address) i--;
+  return i;
+}
+
 void simt_mbarrier_init(void *address, unsigned arrivals) {
   Worker *worker = simt_worker;
   Hopper *hopper = simt_hopper(worker);
@@ -91,14 +95,13 @@ void simt_mbarrier_init(void *address, unsigned arrivals) {
     simt_complain(call_site, "an mbarrier outside of dynamic shared memory");
   }
   if (arrivals == 0) simt_complain(call_site, "an mbarrier of 0 arrivals");
-  for (int i = 0; i < hopper->mbarrier_count; i++) {
-    if (hopper->mbarriers[i].address != (uintptr_t)address) continue;
+  if (find_mbarrier(hopper, address) >= 0) {
     simt_complain(call_site, "an mbarrier is initialised again");
   }
   if (hopper->mbarrier_count == MAX_MBARRIERS) {
     simt_complain(call_site, "more than the %d mbarriers that are simulated", MAX_MBARRIERS);
   }
-  if (simt_observer != NULL) simt_observer->mbarrier_used(worker, address, true, call_site);
+  if (simt_observer != NULL) simt_observer->mbarrier_used(address, true, call_site);
   hopper->mbarriers[hopper->mbarrier_count++] = (Mbarrier){.address = (uintptr_t)address,
                                                            .arrivals = arrivals,
                                                            .pending = arrivals,
@@ -115,10 +118,8 @@ void simt_fence_mbarrier_init(void) {
 }
 
 int simt_find_mbarrier(Worker *worker, const void *barrier, const void *call_site) {
-  const Hopper *hopper = simt_hopper(worker);
-  for (int i = 0; i < hopper->mbarrier_count; i++) {
-    if (hopper->mbarriers[i].address == (uintptr_t)barrier) return i;
-  }
+  const int i = find_mbarrier(simt_hopper(worker), barrier);
+  if (i >= 0) return i;
   simt_complain(call_site, "no mbarrier has been initialised at this address, shared + %td",
                 (const char *)barrier - (const char *)smem);
 }
@@ -145,8 +146,8 @@ void simt_mbarrier_arrive(void *address, unsigned bytes) {
                   offset_of(worker->hopper, barrier));
   }
   if (simt_observer != NULL) {
-    simt_observer->mbarrier_used(worker, address, false, call_site);
-    simt_observer->mbarrier_arrived(worker, i);
+    simt_observer->mbarrier_used(address, false, call_site);
+    simt_observer->mbarrier_arrived(i);
   }
   barrier->bytes += bytes;
   barrier->pending--;
@@ -163,10 +164,10 @@ void simt_mbarrier_wait(void *address, unsigned parity) {
   const void *call_site = __builtin_return_address(0);
   const int i = simt_find_mbarrier(worker, address, call_site);
   Mbarrier *barrier = &worker->hopper->mbarriers[i];
-  if (simt_observer != NULL) simt_observer->mbarrier_used(worker, address, false, call_site);
+  if (simt_observer != NULL) simt_observer->mbarrier_used(address, false, call_site);
   while ((barrier->phase & 1) == (parity & 1)) simt_park(AN_MBARRIER, (unsigned)i, call_site);
   barrier->awaited = barrier->phase;
-  if (simt_observer != NULL) simt_observer->mbarrier_passed(worker, i);
+  if (simt_observer != NULL) simt_observer->mbarrier_passed(i);
 }
 
 /* --- Named barriers --------------------------------------------------------------------------- */
@@ -188,10 +189,10 @@ void simt_named_barrier(unsigned id, unsigned threads, bool wait) {
   barrier->threads = threads;
   barrier->thread = worker->running;
   barrier->call_site = call_site;
-  if (simt_observer != NULL) simt_observer->named_barrier_arrived(worker, id);
+  if (simt_observer != NULL) simt_observer->named_barrier_arrived(id);
   if (++barrier->arrived == threads) {
     barrier->arrived = 0;
-    if (simt_observer != NULL) simt_observer->named_barrier_opens(worker, id, wait);
+    if (simt_observer != NULL) simt_observer->named_barrier_opens(id, wait);
     simt_unpark(worker, A_NAMED_BARRIER, id);
   } else if (wait) {
     simt_park(A_NAMED_BARRIER, id, call_site);
@@ -210,12 +211,7 @@ void simt_refuse_end_of_arrivals(Worker *worker) {
 
 /* --- setmaxnreg ------------------------------------------------------------------------------- */
 
-static void execute_nothing(void **operands, unsigned mask) {
-  (void)operands;
-  (void)mask;
-}
-
-static const SimtWarpOperation setmaxnreg = {"setmaxnreg", SIMT_SETMAXNREG, execute_nothing};
+static const SimtWarpOperation setmaxnreg = {"setmaxnreg", SIMT_SETMAXNREG, NULL};
 
 void simt_set_registers(unsigned registers, bool more) {
   Worker *worker = simt_worker;

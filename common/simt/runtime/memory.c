@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "kernels.h"
+#include "program.h"
 
 enum { ALIGNMENT = 256, NAME_BYTES = 32, MAX_FREED = 1024 };
 
@@ -31,7 +31,7 @@ static struct {
   size_t used;
   unsigned ordinal;
   Allocation *live;
-  size_t live_count, live_capacity;
+  size_t live_count;
   Allocation freed[MAX_FREED]; /* the last ones, in a ring */
   size_t freed_count;
 } memory = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -101,13 +101,6 @@ static Allocation *find_live(const void *pointer) {
   return NULL;
 }
 
-static void make_place_in_list(void) {
-  if (memory.live_count < memory.live_capacity) return;
-  memory.live_capacity = 2 * memory.live_capacity + 16;
-  memory.live = realloc(memory.live, memory.live_capacity * sizeof *memory.live);
-  if (memory.live == NULL) abort();
-}
-
 static void fill_new(const Allocation *a) {
   const size_t size = a->pages_end - a->pages_begin;
   if (size <= 2 * FILL_BYTES) {
@@ -124,7 +117,6 @@ static cudaError_t allocate(void **pointer, size_t size, size_t limit) {
   if (size > limit || memory.used > limit) return cudaErrorMemoryAllocation;
   const size_t pages = round_up(size, page);
   if (size > limit - memory.used || !reserve_addresses()) return cudaErrorMemoryAllocation;
-  make_place_in_list();
   Allocation a = {.pages_begin = 0};
   if (!find_room(pages, &a.pages_begin)) return cudaErrorMemoryAllocation;
   a.pages_end = a.pages_begin + pages;
@@ -136,6 +128,7 @@ static cudaError_t allocate(void **pointer, size_t size, size_t limit) {
   fill_new(&a);
   a.ordinal = ++memory.ordinal;
   memory.used += size;
+  memory.live = simt_with_room(memory.live, memory.live_count, sizeof a);
   memory.live[memory.live_count++] = a;
   *pointer = (void *)a.begin;
   if (simt_observer != NULL) simt_observer->memory_allocated(a.begin, size);
@@ -176,7 +169,6 @@ void simt_memory_reset(void) {
   while (memory.live_count > 0) release((void *)memory.live[0].begin);
   free(memory.live);
   memory.live = NULL;
-  memory.live_capacity = 0;
   memory.ordinal = 0;
   pthread_mutex_unlock(&memory.lock);
 }
@@ -205,8 +197,7 @@ cudaError_t simt_guard_allocation(const void *pointer, size_t bytes) {
 size_t simt_memory_list(SimtAllocation **list) {
   pthread_mutex_lock(&memory.lock);
   const size_t count = memory.live_count;
-  *list = malloc((count + 1) * sizeof **list);
-  if (*list == NULL) abort();
+  *list = simt_resized(NULL, count * sizeof **list);
   for (size_t i = 0; i < count; i++) {
     const Allocation *a = &memory.live[i];
     SimtAllocation *own = &(*list)[i];

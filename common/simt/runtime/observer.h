@@ -21,49 +21,49 @@ typedef struct Failure {
   int thread, other_thread;
 } Failure;
 
-/** Every function must be set. Functions with a Worker are called by that worker's OS thread. */
+/** Every function must be set. What happens in a block is told by the OS thread of its worker,
+ * simt_worker. */
 typedef struct Observer {
   void (*launch_begins)(const Launch *launch);
   void (*launch_ended)(const Launch *launch);
   void (*launch_failed)(const Failure *failure); /* before the launch has ended */
   void (*worker_begins)(Worker *worker);         /* before its first block of the launch */
-  void (*worker_ended)(Worker *worker);
-  void (*block_begins)(Worker *worker);
-  void (*barrier_opens)(Worker *worker);        /* all live threads have arrived */
-  void (*warp_waits)(Worker *worker, int warp); /* no lane is ready, or held lanes continue */
-  void (*warp_instruction)(Worker *worker, const SimtWarpOperation *operation, unsigned lanes,
-                           int warp, const void *call_site); /* before it is executed */
+  void (*worker_ended)(void);
+  void (*block_begins)(void);
+  void (*barrier_opens)(void);  /* all live threads have arrived */
+  void (*warp_waits)(int warp); /* no lane is ready, or held lanes continue */
+  void (*warp_instruction)(const SimtWarpOperation *operation, unsigned lanes, int warp,
+                           const void *call_site); /* before it is executed */
   /** A shuffle of the running warp: `lane` reads a lane that takes no part. */
-  void (*no_source)(Worker *worker, int lane, int source, const void *call_site);
-  void (*ldmatrix)(Worker *worker, const void *const *rows, int matrices); /* before it reads */
-  void (*stmatrix)(Worker *worker, const void *const *rows, int matrices); /* before it writes */
-  void (*copy_issued)(Worker *worker, const AsyncCopy *copy);
-  void (*copy_arrived)(Worker *worker, const AsyncCopy *copy);
+  void (*no_source)(int lane, int source, const void *call_site);
+  /** Before an ldmatrix or, with `stores`, an stmatrix of the running warp. */
+  void (*matrices)(const void *const *rows, int matrices, bool stores);
+  void (*copy_issued)(const AsyncCopy *copy);
+  void (*copy_arrived)(const AsyncCopy *copy);
   /** Before it is initialised, or used by an arrival or a wait. */
-  void (*mbarrier_used)(Worker *worker, const void *barrier, bool initialises,
-                        const void *call_site);
+  void (*mbarrier_used)(const void *barrier, bool initialises, const void *call_site);
   /* By the number of the barrier; arrivals before they count, passes after the wait. */
-  void (*mbarrier_arrived)(Worker *worker, int barrier);
-  void (*mbarrier_passed)(Worker *worker, int barrier);
-  void (*named_barrier_arrived)(Worker *worker, unsigned id);
+  void (*mbarrier_arrived)(int barrier);
+  void (*mbarrier_passed)(int barrier);
+  void (*named_barrier_arrived)(unsigned id);
   /** For those that wait, and for the running thread, the last to arrive, if it `waits`. */
-  void (*named_barrier_opens)(Worker *worker, unsigned id, bool waits);
-  void (*tensor_copy_issued)(Worker *worker, const TensorCopy *copy);
-  void (*tensor_copy_landed)(Worker *worker, const TensorCopy *copy); /* before it is visible */
-  void (*proxy_fence)(Worker *worker);
-  void (*wgmma_issued)(Worker *worker, const Wgmma *wgmma, bool first_warp);
+  void (*named_barrier_opens)(unsigned id, bool waits);
+  void (*tensor_copy_issued)(const TensorCopy *copy);
+  void (*tensor_copy_landed)(const TensorCopy *copy); /* before it is visible */
+  void (*proxy_fence)(void);
+  void (*wgmma_issued)(const Wgmma *wgmma, bool first_warp);
   /* `reads_end`: from now on it does not read shared memory. */
-  void (*wgmma_done)(Worker *worker, const Wgmma *wgmma, bool reads_end);
-  void (*wgmma_fence)(Worker *worker);
+  void (*wgmma_done)(const Wgmma *wgmma, bool reads_end);
+  void (*wgmma_fence)(void);
   /** Before an atomic is executed, and right after; `writes` is false for a failed comparison. */
-  void (*atomic)(Worker *worker, void *address, unsigned size, SimtAccess access, SimtOrder order,
+  void (*atomic)(void *address, unsigned size, SimtAccess access, SimtOrder order,
                  const void *call_site);
-  void (*atomic_done)(Worker *worker, SimtAccess access, bool writes, SimtOrder order);
-  void (*fence)(Worker *worker);                             /* one that other blocks can observe */
-  void (*unset_used)(Worker *worker, const void *call_site); /* see simt_use_unset() */
+  void (*atomic_done)(SimtAccess access, bool writes, SimtOrder order);
+  void (*fence)(void);                       /* one that other blocks can observe */
+  void (*unset_used)(const void *call_site); /* see simt_use_unset() */
   /** A kernel's access faulted at `address` of the device. Returns whether this was reported, so
      that the kernel may continue. */
-  bool (*fault)(Worker *worker, uintptr_t address);
+  bool (*fault)(uintptr_t address);
   bool (*tells_bounds)(void); /* if so, damage next to allocations is not reported again */
   void (*memory_allocated)(uintptr_t begin, size_t size);
   void (*memory_freed)(uintptr_t begin);

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "hopper.h"
+#include "program.h"
 
 enum { TEXT_BYTES = 512, MAX_GROUPS = 16 };
 
@@ -35,19 +36,29 @@ static void tell_of_thread(const Worker *worker, const char *what, uintptr_t pc)
                   .thread = worker->running});
 }
 
-static void print_culprit(const Worker *worker, uintptr_t pc) {
-  char thread[48], block[48], where[TEXT_BYTES];
+/** "thread (1,0,0) of block (0,0,0)": the running one. */
+static const char *running_thread(const Worker *worker, char text[128]) {
+  char thread[48], block[48];
   format_index(simt_fiber_thread(worker, worker->running)->index, thread, sizeof thread);
   format_index(worker->block.index, block, sizeof block);
+  snprintf(text, 128, "thread %s of block %s", thread, block);
+  return text;
+}
+
+static void print_culprit(const Worker *worker, uintptr_t pc) {
+  char thread[128], where[TEXT_BYTES];
   simt_source_line(pc, where, sizeof where);
-  fprintf(stderr, "  by thread %s of block %s\n  at %s\n", thread, block, where);
+  fprintf(stderr, "  by %s\n  at %s\n", running_thread(worker, thread), where);
+}
+
+/** A failed call of the running thread at `pc`. */
+static void report_call(const Worker *worker, const char *what, uintptr_t pc) {
+  print_headline(worker->launch, what);
+  print_culprit(worker, pc);
+  tell_of_thread(worker, what, pc);
 }
 
 /* --- Threads that wait ---------------------------------------------------------------------- */
-
-static int thread_count(const Worker *w) {
-  return (int)(w->block.dim.x * w->block.dim.y * w->block.dim.z);
-}
 
 static bool is_waiting(const Worker *w, int thread) {
   const Warp *warp = &w->warps[thread / WARP_SIZE];
@@ -92,7 +103,7 @@ static int find_other_mask(const Worker *worker, int thread) {
 /** The numbers of a group's threads. */
 static void format_group(const Worker *w, int first, char *text, size_t text_size) {
   unsigned lanes[MAX_WARPS] = {0};
-  for (int thread = 0; thread < thread_count(w); thread++) {
+  for (int thread = 0; thread < w->thread_count; thread++) {
     if (in_group(w, thread, first)) lanes[thread / WARP_SIZE] |= 1u << thread % WARP_SIZE;
   }
   simt_format_threads(lanes, text, text_size);
@@ -136,7 +147,7 @@ static void print_group(const Worker *w, int first) {
 /** Prints where threads wait, one group of threads after the other. */
 static void print_waits(const Worker *w) {
   char block[48];
-  const int count = thread_count(w);
+  const int count = w->thread_count;
   int waiting = 0, groups = 0;
   for (int i = 0; i < count; i++) waiting += is_waiting(w, i);
   format_index(w->block.index, block, sizeof block);
@@ -161,7 +172,7 @@ static void tell_of_waits(const Worker *w, const char *what) {
   Failure failure = {.kernel = w->launch->kernel, .what = text, .worker = w};
   size_t length = (size_t)snprintf(text, sizeof text, "%s", what);
   const char *separator = ": ";
-  for (int i = 0; i < thread_count(w) && failure.other_pc == 0; i++) {
+  for (int i = 0; i < w->thread_count && failure.other_pc == 0; i++) {
     if (!is_waiting(w, i) || !is_first_of_group(w, i)) continue;
     const Wait *wait = &w->waits[i];
     const bool first = failure.pc == 0;
@@ -177,7 +188,7 @@ static void tell_of_waits(const Worker *w, const char *what) {
                                                          : "__syncthreads()");
     separator = ", ";
   }
-  if (w->live_threads < (unsigned)thread_count(w)) {
+  if (w->live_threads < (unsigned)w->thread_count) {
     format_group(w, -1, threads, sizeof threads);
     snprintf(text + length, sizeof text - length, ", threads %s have exited", threads);
   }
@@ -188,7 +199,6 @@ static void tell_of_waits(const Worker *w, const char *what) {
 
 static cudaError_t report_fault(const Worker *worker) {
   const Fault *fault = &worker->fault;
-  const Launch *launch = worker->launch;
   char what[TEXT_BYTES], position[TEXT_BYTES / 2];
   cudaError_t error = cudaErrorIllegalAddress;
   if (simt_in_stack_guard(worker, fault->address)) {
@@ -207,18 +217,14 @@ static cudaError_t report_fault(const Worker *worker) {
     snprintf(what, sizeof what, "out of bounds %s %s", fault->is_write ? "write" : "read",
              position);
   }
-  print_headline(launch, what);
-  print_culprit(worker, fault->pc);
-  tell_of_thread(worker, what, fault->pc);
+  report_call(worker, what, fault->pc);
   return error;
 }
 
 static cudaError_t report_assertion(const Worker *worker) {
-  char thread[48], block[48], what[TEXT_BYTES];
-  format_index(simt_fiber_thread(worker, worker->running)->index, thread, sizeof thread);
-  format_index(worker->block.index, block, sizeof block);
+  char thread[128], what[TEXT_BYTES];
   print_headline(worker->launch, "failed assertion");
-  fprintf(stderr, "  by thread %s of block %s\n  at %s:%d: %s\n", thread, block,
+  fprintf(stderr, "  by %s\n  at %s:%d: %s\n", running_thread(worker, thread),
           worker->assertion_file, worker->assertion_line, worker->assertion);
   snprintf(what, sizeof what, "failed assertion: %s", worker->assertion);
   tell_of_thread(worker, what, (uintptr_t)worker->waits[worker->running].call_site - 1);
@@ -231,9 +237,7 @@ static cudaError_t report_misalignment(const Worker *worker, uintptr_t pc) {
   const unsigned past = (unsigned)(m->address % m->alignment);
   snprintf(what, sizeof what, "misaligned %s%s: %u %s past a multiple of %u", m->what, m->type,
            past, simt_bytes(past), m->alignment);
-  print_headline(worker->launch, what);
-  print_culprit(worker, pc);
-  tell_of_thread(worker, what, pc);
+  report_call(worker, what, pc);
   return cudaErrorMisalignedAddress;
 }
 
@@ -249,7 +253,10 @@ static void print_bad_copy(const Worker *worker) {
           committed ? "committed but not waited for" : "not committed to any group", where);
 }
 
-static void tell_of_copy(const Worker *worker, const char *what, uintptr_t pc) {
+static void report_bad_copy(const Worker *worker, const char *what, uintptr_t pc) {
+  print_headline(worker->launch, what);
+  print_culprit(worker, pc);
+  print_bad_copy(worker);
   tell(&(Failure){.kernel = worker->launch->kernel,
                   .what = what,
                   .worker = worker,
@@ -259,20 +266,11 @@ static void tell_of_copy(const Worker *worker, const char *what, uintptr_t pc) {
                   .other_thread = worker->bad_copy.thread});
 }
 
-static void report_bad_copy(const Worker *worker, const char *what, uintptr_t pc) {
-  print_headline(worker->launch, what);
-  print_culprit(worker, pc);
-  print_bad_copy(worker);
-  tell_of_copy(worker, what, pc);
-}
-
 static void report_abandoned_copy(const Worker *worker, const void *last_wait) {
   static const char what[] = "a thread ends while a copy of its own is in flight";
-  char thread[48], block[48], where[TEXT_BYTES];
-  format_index(simt_fiber_thread(worker, worker->running)->index, thread, sizeof thread);
-  format_index(worker->block.index, block, sizeof block);
+  char thread[128], where[TEXT_BYTES];
   print_headline(worker->launch, what);
-  fprintf(stderr, "  thread %s of block %s\n", thread, block);
+  fprintf(stderr, "  %s\n", running_thread(worker, thread));
   print_bad_copy(worker);
   if (last_wait == NULL) {
     fprintf(stderr, "  it never waited for copies\n");
@@ -284,13 +282,6 @@ static void report_abandoned_copy(const Worker *worker, const void *last_wait) {
 }
 
 /* --- All failures --------------------------------------------------------------------------- */
-
-/** A failed call of the running thread at `pc`. */
-static void report_call(const Worker *worker, const char *what, uintptr_t pc) {
-  print_headline(worker->launch, what);
-  print_culprit(worker, pc);
-  tell_of_thread(worker, what, pc);
-}
 
 /** A failed warp instruction; `name` and `value` are the wrong operand. */
 static void report_instruction(const Worker *worker, const char *what, const char *name,
@@ -331,9 +322,6 @@ cudaError_t simt_report_failure(const Worker *worker) {
     case WRONG_CALL:
       report_call(worker, worker->complaint, pc);
       break;
-    case TRAPPED:
-      report_call(worker, "__trap()", pc);
-      break;
     case NOT_IN_MASK:
       report_instruction(worker, "a lane takes part in a warp instruction that its mask omits",
                          "lane", worker->running % WARP_SIZE);
@@ -341,9 +329,6 @@ cudaError_t simt_report_failure(const Worker *worker) {
     case BAD_WIDTH:
       report_instruction(worker, "a shuffle whose width is not 1, 2, 4, 8, 16 or 32", "width",
                          worker->shuffle_width);
-      break;
-    case NESTED_LAUNCH:
-      report_call(worker, "a launch from a kernel, which this backend does not support,", pc);
       break;
     case DIVERGED:
       report_waits(worker, "lanes name each other in different warp instructions or masks");

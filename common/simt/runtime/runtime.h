@@ -2,21 +2,20 @@
  * @file
  * Declarations shared by the files of the CPU backend's runtime:
  *
- * - settings.c   the environment variables
+ * - settings.c   the environment variables; allocate.c: memory that programs do not see
  * - fiber.c      stacks of CUDA threads; switch_*.S: switches between them
  * - block.c      runs a block; dynamic_shared.c: its memory
  * - scheduler.c  which thread runs next, who waits
  * - warp.c, atomic.c, tensor.c, copy_async.c   warp instructions, atomics, mma, cp.async
  * - arithmetic.c   rounding modes; hints.c: what may explain a wrong result
- * - mbarrier.c, tensor_copy.c, wgmma.c   instructions of compute capability 9.0: hopper.h
+ * - mbarrier.c, tensor_copy.c, wgmma.c, wgmma_math.c   those of compute capability 9.0: hopper.h
  * - launch.c     the grid, and the OS threads that take blocks from it; watch.c: its time limit
- * - memory.c     device memory
  * - fault.c      signals that kernels cause; alignment.c: misaligned accesses, which cause none
  * - report.c     error reports; source_line.c: file and line of an instruction
  * - api.c, event.c, errors.c     CUDA's own interface
- * - kernel.c, symbols.c    attributes of kernels and variables: kernels.h
+ * - kernel.c, symbols.c, memory.c   attributes of kernels, variables, device memory: program.h
  *
- * An observer such as the lab sets simt_observer: observer.h.
+ * An observer such as the lab sets simt_observer: observer.h. What users read: report.h.
  */
 #ifndef SIMT_RUNTIME_H
 #define SIMT_RUNTIME_H
@@ -27,6 +26,7 @@
 #include <stdio.h>
 
 #include "observer.h"
+#include "report.h"
 
 enum {
   WARP_SIZE = 32,
@@ -52,10 +52,14 @@ enum {
   RESERVED_SHARED_BYTES = 1 << 10 /* of its shared memory, reserved for each block */
 };
 
-/** The noun after a number. */
-static inline const char *simt_bytes(size_t count) {
-  return count == 1 ? "byte" : "bytes";
-}
+/* --- allocate.c ----------------------------------------------------------------------------- */
+
+/** Like calloc() and realloc(), but end the program if there is no memory. */
+void *simt_zeroed(size_t count, size_t size);
+void *simt_resized(void *memory, size_t bytes);
+
+/** The list with room for one more than `count` items of `size` bytes; NULL: an empty list. */
+void *simt_with_room(void *list, size_t count, size_t size);
 
 /* --- settings.c ----------------------------------------------------------------------------- */
 
@@ -103,8 +107,6 @@ typedef enum Outcome {
   INCOMPLETE, /* lanes of a warp have exited before an mma or the like: Worker.complaint */
   NOT_IN_MASK,
   BAD_WIDTH,
-  NESTED_LAUNCH,
-  TRAPPED,
   ASSERTED,
   MISALIGNED,
   COPIED_TWICE,
@@ -156,7 +158,7 @@ typedef struct Executed {
 /** The copies of one thread, oldest first. */
 typedef struct AsyncQueue {
   AsyncCopy *copies;
-  int count, capacity;
+  int count;
   int reading; /* copies that are not zero fills */
   unsigned committed;
   const void *last_wait; /* where in the kernel; NULL: nowhere yet */
@@ -167,32 +169,6 @@ typedef struct BadCopy {
   AsyncCopy copy;
   int thread;
 } BadCopy;
-
-/** What is often a mistake though the launch goes on: hints.c. */
-typedef enum HintKind {
-  SOURCE_MISSING,
-  KEPT_OWN_VALUE,
-  FAR_LANE,
-  LANES_APART,
-  ACTIVE_MASK
-} HintKind;
-
-/** All of one kind at one place; the first of them, by block. */
-typedef struct Hint {
-  HintKind kind;
-  const void *call_site, *other_site; /* LANES_APART: where the others are */
-  const SimtWarpOperation *operation; /* NULL: __activemask() */
-  uint64_t block;
-  unsigned lanes; /* KEPT_OWN_VALUE: of all of them */
-  int width;
-  bool goes_up, goes_down; /* KEPT_OWN_VALUE: the shuffle; neither: __shfl_xor_sync */
-  char what[128];
-} Hint;
-
-typedef struct Hints {
-  Hint list[SIMT_MOST_HINTS];
-  int count;
-} Hints;
 
 /** An address that is not aligned as required. */
 typedef struct Misalignment {
@@ -297,23 +273,13 @@ static inline void simt_require_aligned(const void *address, unsigned alignment,
   simt_end_block(MISALIGNED, &(Wait){.call_site = call_site});
 }
 
+/** Dynamic shared memory: dynamic_shared.c. */
+extern _Thread_local unsigned char smem[];
+
 /* --- block.c -------------------------------------------------------------------------------- */
 
 /** Runs the block worker->block of worker->launch to its end. */
 Outcome simt_run_block(Worker *worker);
-
-/* --- warp.c, hints.c ------------------------------------------------------------------------ */
-
-/** Describes why `lane` gets no value from lane `source`. */
-void simt_describe_no_source(const Worker *worker, int lane, int source, char *text,
-                             size_t text_size);
-
-/** Notes a hint of the running block; returns it if the rest of it must be set, else NULL. */
-Hint *simt_note_hint(Worker *worker, HintKind kind, const void *call_site);
-
-/** Adds the hints of a launch to those since the last reset; the pool is locked. */
-void simt_keep_hints(const Hints *hints);
-void simt_forget_hints(void);
 
 /* --- atomic.c ------------------------------------------------------------------------------- */
 
@@ -368,42 +334,6 @@ void simt_switch(void **save, void *load);
 /** The second half of simt_switch(); the signal handler continues here with a new stack pointer. */
 void simt_switch_resume(void);
 
-/* --- memory.c ------------------------------------------------------------------------------- */
-
-cudaError_t simt_memory_allocate(void **pointer, size_t size);
-cudaError_t simt_memory_free(void *pointer);
-void simt_memory_reset(void);
-size_t simt_memory_used(void);
-
-/** Is the whole range within one allocation, or in one `__device__` variable? */
-bool simt_memory_contains(const void *pointer, size_t size);
-
-/** An allocation, as lookups return it. */
-typedef struct SimtAllocation {
-  uintptr_t begin, end; /* of the part that kernels may use */
-  size_t guard;         /* bytes before and behind that */
-  unsigned ordinal;
-  char name[32];
-} SimtAllocation;
-
-/** Lists the live allocations and returns their number; the caller frees the list. */
-size_t simt_memory_list(SimtAllocation **list);
-
-/** Makes the page of an address outside of all allocations accessible until the next call of
- * simt_memory_take_back(). May be called in a signal handler. */
-bool simt_memory_lend(uintptr_t address);
-void simt_memory_take_back(void);
-
-/** Is it an address of memory for allocations, allocated or not? The second: or a variable's? */
-bool simt_memory_is_device(const void *pointer);
-bool simt_memory_is_global(const void *pointer);
-
-/** Describes where the address lies relative to the nearest allocation. */
-void simt_memory_describe(uintptr_t address, char *text, size_t text_size);
-
-/** Finds an allocation with damaged slack, repairs it, and describes the damage. */
-bool simt_memory_find_damage(char *text, size_t text_size);
-
 /* --- fault.c -------------------------------------------------------------------------------- */
 
 /** Installs the signal handlers, again if the host has replaced them since the last launch. */
@@ -428,44 +358,10 @@ double simt_time_limit(void);
 /** Is any instruction read otherwise than written? */
 bool simt_reads_otherwise(void);
 
-/* --- report.c, source_line.c ---------------------------------------------------------------- */
+/* --- event.c -------------------------------------------------------------------------------- */
 
-/** Formats the threads whose bits are set in lanes[warp] as ranges: "0-15,32,40-47". A list that
- * does not fit ends in "...". */
-void simt_format_threads(const unsigned *lanes, char *text, size_t text_size);
-
-/** Writes to stderr how the worker's block failed; returns the error of the launch. */
-cudaError_t simt_report_failure(const Worker *worker);
-
-/** Tells the observer of a launch that exceeds the limits. */
-void simt_tell_refusal(const void *kernel, const char *why);
-
-/** Reports that the launch exceeded the time limit, and where the worker's block was stopped;
- * NULL: no block was. */
-cudaError_t simt_report_timeout(const Launch *launch, const Worker *worker);
-
-/** Reports damaged slack after the launch. */
-void simt_report_damage(const Launch *launch, const char *damage);
-
-/** "file:line" of the code at `pc` and of the calls that led there, or as much as is known. */
-void simt_source_line(uintptr_t pc, char *text, size_t text_size);
-
-/** Source place of an instruction: the innermost line of a kernel outside of PTX wrappers. */
-typedef struct SourcePlace {
-  uintptr_t pc;
-  char file[512]; /* empty: unknown */
-  int line;
-  char innermost[528]; /* "file:line" */
-  char calls[512];     /* ", called at file:line" for each call that was inlined around it */
-  uint64_t chain;      /* a hash of all these lines */
-} SourcePlace;
-
-/** Is the file newer than the program? If so, its line numbers may differ. */
-bool simt_source_is_newer(const char *file);
-
-/** Fills in file and line of all pcs in one call, because addr2line is slow to start. */
-void simt_source_places(SourcePlace *places, size_t count);
-void simt_kernel_name(const void *kernel, char *text, size_t text_size);
+/** Of a clock that only goes forward. */
+double simt_clock_ms(void);
 
 /* --- errors.c ------------------------------------------------------------------------------- */
 

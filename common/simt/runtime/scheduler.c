@@ -148,7 +148,7 @@ static void clear_ready(Worker *w, int warp, unsigned lanes) {
   w->warps[warp].ready &= ~lanes;
   if (w->warps[warp].ready != 0) return;
   w->ready_warps &= ~(1u << warp);
-  if (simt_observer != NULL) simt_observer->warp_waits(w, warp);
+  if (simt_observer != NULL) simt_observer->warp_waits(warp);
   release_held(w, warp);
 }
 
@@ -156,7 +156,7 @@ void simt_yield(void) {
   Worker *w = simt_worker;
   const int warp = w->running / WARP_SIZE;
   if (w->warps[warp].held != 0) { /* the running thread may spin until they write */
-    if (simt_observer != NULL) simt_observer->warp_waits(w, warp);
+    if (simt_observer != NULL) simt_observer->warp_waits(warp);
     release_held(w, warp);
   }
   run_others(w, NEXT);
@@ -199,7 +199,7 @@ void simt_unpark(Worker *w, Awaited awaited, unsigned number) {
 /** Opens the barrier if all threads that have not exited have arrived. */
 static bool open_barrier(Worker *w) {
   if (w->barrier_arrived == 0 || w->barrier_arrived < w->live_threads) return false;
-  if (simt_observer != NULL) simt_observer->barrier_opens(w);
+  if (simt_observer != NULL) simt_observer->barrier_opens();
   for (int warp = 0; warp < MAX_WARPS; warp++) {
     if (w->warps[warp].at_barrier == 0) continue;
     set_ready(w, warp, w->warps[warp].at_barrier);
@@ -256,9 +256,9 @@ static bool try_instruction(Worker *w, int warp_index, int lane) {
   w->access_is_write = false;
   w->access_call_site = waits[lane].call_site;
   if (simt_observer != NULL) {
-    simt_observer->warp_instruction(w, operation, active, warp_index, waits[lane].call_site);
+    simt_observer->warp_instruction(operation, active, warp_index, waits[lane].call_site);
   }
-  operation->execute(operands, active);
+  if (operation->execute != NULL) operation->execute(operands, active);
   w->access_call_site = NULL;
   w->counters.warp_instructions[operation->kind]++;
   warp->in_instruction &= ~active;
@@ -311,7 +311,7 @@ Outcome simt_run_threads(Worker *w) {
   w->live_threads = (unsigned)count;
   w->barrier_arrived = w->barrier_true = 0;
   w->access_call_site = NULL;
-  if (simt_observer != NULL) simt_observer->block_begins(w);
+  if (simt_observer != NULL) simt_observer->block_begins();
 
   w->running = 0;
   w->running = choose_next(w, WHOLE_BLOCK);

@@ -76,21 +76,10 @@ static bool parse_size(const char *text, size_t least, size_t most, size_t *size
   return *size >= least;
 }
 
-static size_t read_memory(void) {
-  size_t size = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE) / 2;
-  const char *value = getenv("SIMT_MEMORY");
-  if (value != NULL && !parse_size(value, 1, (size_t)1 << 40, &size)) {
-    refuse("SIMT_MEMORY", value, "a number of bytes from 1 to 1024G, with K, M, G or no suffix");
-  }
-  return size;
-}
-
-static size_t read_shared(void) {
-  size_t size = MAX_SHARED_BYTES;
-  const char *value = getenv("SIMT_SHARED");
-  if (value != NULL && !parse_size(value, DEFAULT_SHARED_BYTES, MAX_SHARED_BYTES, &size)) {
-    refuse("SIMT_SHARED", value, "a number of bytes from 48K to 227K, with K or no suffix");
-  }
+static size_t read_size(const char *variable, size_t size, size_t least, size_t most,
+                        const char *right) {
+  const char *value = getenv(variable);
+  if (value != NULL && !parse_size(value, least, most, &size)) refuse(variable, value, right);
   return size;
 }
 
@@ -104,8 +93,12 @@ static bool read_warps_complete_alone(void) {
 void simt_read_settings(void) {
   settings.workers = read_workers();
   settings.order = read_order(&settings.seed);
-  settings.memory_bytes = read_memory();
-  settings.shared_bytes = read_shared();
+  settings.memory_bytes =
+      read_size("SIMT_MEMORY", (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE) / 2,
+                1, (size_t)1 << 40, "a number of bytes from 1 to 1024G, with K, M, G or no suffix");
+  settings.shared_bytes =
+      read_size("SIMT_SHARED", MAX_SHARED_BYTES, DEFAULT_SHARED_BYTES, MAX_SHARED_BYTES,
+                "a number of bytes from 48K to 227K, with K or no suffix");
   settings.warps_complete_alone = read_warps_complete_alone();
 }
 

@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "kernels.h"
+#include "program.h"
 
 static const char BOUND_NAME[] = "17simt_launch_bound";
 static const char CONSTANT_SECTION[] = "simt_constant", DEVICE_SECTION[] = "simt_device";
@@ -100,6 +100,19 @@ static const char *name_of(const ElfW(Sym) * symbol) {
   return symbols.names + symbol->st_name;
 }
 
+/** The next symbol of this type after `symbol`, the first after NULL; NULL: there is none. */
+static const ElfW(Sym) * next_of(int type, const ElfW(Sym) * symbol) {
+  const ElfW(Sym) *end = symbols.list + symbols.count;
+  for (symbol = symbol != NULL ? symbol + 1 : symbols.list; symbol < end; symbol++) {
+    if (ELF64_ST_TYPE(symbol->st_info) == type) return symbol;
+  }
+  return NULL;
+}
+
+/** Loops over the symbols of a type. */
+#define FOR_EACH(type, symbol) \
+  for (const ElfW(Sym) *symbol = NULL; (symbol = next_of(type, symbol)) != NULL;)
+
 /** The last part of a mangled name: "tile" of "_ZZ1kPiE4tile". Other names are copied. */
 static void shorten(const char *symbol, char *text, size_t text_size) {
   snprintf(text, text_size, "%s", symbol);
@@ -126,9 +139,7 @@ static SimtVariable variable_of(const ElfW(Sym) * symbol, uintptr_t base) {
 
 /** Is it a local variable of a kernel? Any kernel may use those of device functions. */
 static bool is_in_a_kernel(const SimtVariable *array) {
-  for (size_t i = 0; i < symbols.count; i++) {
-    const ElfW(Sym) *symbol = &symbols.list[i];
-    if (ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT) continue;
+  FOR_EACH(STT_OBJECT, symbol) {
     const char *name = name_of(symbol);
     const char *bound = strstr(name, BOUND_NAME);
     if (bound != NULL && strncmp(name, array->symbol, (size_t)(bound - name)) == 0) return true;
@@ -158,19 +169,14 @@ static SimtOwner owner_of(const SimtVariable *variable) {
 }
 
 static void list_shared(void) {
-  size_t count = 0;
-  for (size_t i = 0; i < symbols.count; i++) {
-    count += ELF64_ST_TYPE(symbols.list[i].st_info) == STT_TLS;
-  }
-  symbols.shared = calloc(count + 1, sizeof *symbols.shared);
-  if (symbols.shared == NULL) return;
-  for (size_t i = 0; i < symbols.count; i++) {
-    const ElfW(Sym) *symbol = &symbols.list[i];
-    if (ELF64_ST_TYPE(symbol->st_info) != STT_TLS || symbol->st_size == 0) continue;
+  FOR_EACH(STT_TLS, symbol) {
+    if (symbol->st_size == 0) continue;
+    symbols.shared = simt_with_room(symbols.shared, symbols.shared_count, sizeof *symbols.shared);
     SimtVariable *variable = &symbols.shared[symbols.shared_count++];
     *variable = variable_of(symbol, 0);
     variable->owner = owner_of(variable);
   }
+  if (symbols.shared_count == 0) return;
   qsort(symbols.shared, symbols.shared_count, sizeof *symbols.shared, by_offset);
 }
 
@@ -221,10 +227,8 @@ static bool is_local_of(const char *symbol, const char *function, const char **v
 }
 
 static const ElfW(Sym) * kernel_symbol(const void *kernel) {
-  for (size_t i = 0; i < symbols.count; i++) {
-    const ElfW(Sym) *symbol = &symbols.list[i];
-    const bool here = symbols.base + symbol->st_value == (uintptr_t)kernel;
-    if (here && ELF64_ST_TYPE(symbol->st_info) == STT_FUNC) return symbol;
+  FOR_EACH(STT_FUNC, symbol) {
+    if (symbols.base + symbol->st_value == (uintptr_t)kernel) return symbol;
   }
   return NULL;
 }
@@ -235,10 +239,8 @@ static const ElfW(Sym) * kernel_symbol(const void *kernel) {
  */
 static int rank_of(int type, const char *name, uintptr_t value) {
   int rank = 0;
-  for (size_t i = 0; i < symbols.count; i++) {
-    const ElfW(Sym) *other = &symbols.list[i];
-    rank += ELF64_ST_TYPE(other->st_info) == type && other->st_value < value &&
-            strcmp(name_of(other), name) == 0;
+  FOR_EACH(type, other) {
+    rank += other->st_value < value && strcmp(name_of(other), name) == 0;
   }
   return rank;
 }
@@ -253,9 +255,7 @@ static bool is_own_array(const SimtVariable *array, const ElfW(Sym) * function) 
 
 static int launch_bound(const ElfW(Sym) * function) {
   const char *variable;
-  for (size_t i = 0; i < symbols.count; i++) {
-    const ElfW(Sym) *symbol = &symbols.list[i];
-    if (ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT) continue;
+  FOR_EACH(STT_OBJECT, symbol) {
     if (!is_local_of(name_of(symbol), name_of(function), &variable)) continue;
     if (strcmp(variable, BOUND_NAME) == 0) return *(const int *)(symbols.base + symbol->st_value);
   }
@@ -278,8 +278,7 @@ SimtDeclaration simt_declaration(const void *kernel) {
 size_t simt_shared_variables(const void *kernel, SimtVariable **list) {
   read_once();
   const ElfW(Sym) *function = kernel_symbol(kernel);
-  *list = calloc(symbols.shared_count + 1, sizeof **list);
-  if (*list == NULL) abort();
+  *list = simt_zeroed(symbols.shared_count, sizeof **list);
   for (size_t i = 0; i < symbols.shared_count; i++) {
     SimtVariable *variable = &(*list)[i];
     *variable = symbols.shared[i];
@@ -293,9 +292,7 @@ size_t simt_shared_variables(const void *kernel, SimtVariable **list) {
 
 bool simt_is_kernel_code(uintptr_t pc) {
   read_once();
-  for (size_t i = 0; i < symbols.count; i++) {
-    const ElfW(Sym) *symbol = &symbols.list[i];
-    if (ELF64_ST_TYPE(symbol->st_info) != STT_FUNC) continue;
+  FOR_EACH(STT_FUNC, symbol) {
     if (pc - symbols.base - symbol->st_value >= symbol->st_size) continue;
     return strncmp(name_of(symbol), "_Z", 2) == 0;
   }
@@ -315,12 +312,11 @@ bool simt_is_device_variable(uintptr_t address) {
 size_t simt_device_variables(SimtVariable **list) {
   size_t count = 0;
   read_once();
-  *list = calloc(symbols.devices.count > 0 ? symbols.count : 1, sizeof **list);
-  if (*list == NULL) abort();
-  for (size_t i = 0; symbols.devices.count > 0 && i < symbols.count; i++) {
-    const ElfW(Sym) *symbol = &symbols.list[i];
-    const bool object = ELF64_ST_TYPE(symbol->st_info) == STT_OBJECT && symbol->st_size > 0;
-    if (!object || !in_ranges(&symbols.devices, symbols.base + symbol->st_value)) continue;
+  *list = NULL;
+  FOR_EACH(STT_OBJECT, symbol) {
+    if (!in_ranges(&symbols.devices, symbols.base + symbol->st_value)) continue;
+    if (symbol->st_size == 0) continue;
+    *list = simt_with_room(*list, count, sizeof **list);
     (*list)[count++] = variable_of(symbol, symbols.base);
   }
   return count;
@@ -328,9 +324,7 @@ size_t simt_device_variables(SimtVariable **list) {
 
 bool simt_find_variable(uintptr_t address, SimtVariable *variable) {
   read_once();
-  for (size_t i = 0; i < symbols.count; i++) {
-    const ElfW(Sym) *symbol = &symbols.list[i];
-    if (ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT) continue;
+  FOR_EACH(STT_OBJECT, symbol) {
     if (address - symbols.base - symbol->st_value >= symbol->st_size) continue;
     *variable = variable_of(symbol, symbols.base);
     return true;

@@ -5,50 +5,52 @@
 
 #include "runtime.h"
 
-/* --- ldmatrix (9.7.14.5.15) ----------------------------------------------------------------- */
+/* --- ldmatrix (9.7.14.5.15), stmatrix (9.7.14.5.16) ------------------------------------------- */
 
-typedef struct LdmatrixOperands {
-  const void *row;
-  SimtWords *registers;
+typedef struct MatrixOperands {
+  void *row;
+  SimtWords registers;
   int matrices;
   bool transposed;
-} LdmatrixOperands;
+} MatrixOperands;
 
-/** Ends the block if the lane's row is misaligned or a copy to it is in flight. */
-static inline void check_row(Worker *worker, const void *row, int lane, const char *what) {
-  if ((uintptr_t)row % COPY_BYTES == 0 && *simt_under_way_to(worker, row) == 0) return;
+/** Gathers the rows: lane 8 i + r passes the address of row r of matrix i. Ends the block if one is
+ * misaligned or a copy to it is in flight. */
+static void take_rows(void **operands, bool stores, void *rows[WARP_SIZE]) {
+  Worker *worker = simt_worker;
   const int running = worker->running;
-  worker->running = running / WARP_SIZE * WARP_SIZE + lane;
-  simt_require_aligned(row, COPY_BYTES, what, worker->access_call_site);
-  simt_refuse_read(worker, row);
+  const int matrices = ((const MatrixOperands *)operands[0])->matrices;
+  for (int lane = 0; lane < 8 * matrices; lane++) {
+    rows[lane] = ((const MatrixOperands *)operands[lane])->row;
+  }
+  if (simt_observer != NULL) {
+    simt_observer->matrices((const void *const *)rows, matrices, stores);
+  }
+  for (int lane = 0; lane < 8 * matrices; lane++) {
+    const uintptr_t misaligned = (uintptr_t)rows[lane] % COPY_BYTES;
+    if (misaligned == 0 && *simt_under_way_to(worker, rows[lane]) == 0) continue;
+    worker->running = running / WARP_SIZE * WARP_SIZE + lane;
+    simt_require_aligned(rows[lane], COPY_BYTES, stores ? "row of stmatrix" : "row of ldmatrix",
+                         worker->access_call_site);
+    simt_refuse_read(worker, rows[lane]);
+  }
   worker->running = running;
 }
 
-/**
- * Lane 8 i + r passes the address of row r of matrix i. Each lane receives two adjacent elements of
- * row lane / 4, from column 2 (lane % 4) on; with .trans, of column lane / 4.
- */
+/** Each lane receives two adjacent elements of row lane / 4, from column 2 (lane % 4) on; with
+ * .trans, of column lane / 4. */
 static void execute_ldmatrix(void **operands, unsigned mask) {
   (void)mask; /* .aligned: all lanes take part; only their addresses differ */
-  const LdmatrixOperands *first = operands[0];
-  if (simt_observer != NULL) {
-    const void *rows[WARP_SIZE];
-    for (int lane = 0; lane < 8 * first->matrices; lane++) {
-      rows[lane] = ((LdmatrixOperands *)operands[lane])->row;
-    }
-    simt_observer->ldmatrix(simt_worker, rows, first->matrices);
-  }
-  for (int lane = 0; lane < 8 * first->matrices; lane++) {
-    check_row(simt_worker, ((LdmatrixOperands *)operands[lane])->row, lane, "row of ldmatrix");
-  }
+  const MatrixOperands *first = operands[0];
+  void *all[WARP_SIZE];
+  take_rows(operands, false, all);
   for (int i = 0; i < first->matrices; i++) {
-    const uint16_t *rows[8];
-    for (int r = 0; r < 8; r++) rows[r] = ((LdmatrixOperands *)operands[8 * i + r])->row;
+    const uint16_t *const *rows = (const uint16_t *const *)&all[8 * i];
     for (int lane = 0; lane < WARP_SIZE; lane++) {
       const int line = lane / 4, pair = 2 * (lane % 4);
       const uint32_t low = first->transposed ? rows[pair][line] : rows[line][pair];
       const uint32_t high = first->transposed ? rows[pair + 1][line] : rows[line][pair + 1];
-      (*((LdmatrixOperands *)operands[lane])->registers)[i] = high << 16 | low;
+      ((MatrixOperands *)operands[lane])->registers[i] = high << 16 | low;
     }
   }
 }
@@ -56,37 +58,20 @@ static void execute_ldmatrix(void **operands, unsigned mask) {
 static const SimtWarpOperation ldmatrix = {"ldmatrix", SIMT_LDMATRIX, execute_ldmatrix};
 
 SimtWords simt_ldmatrix(const void *row, int matrices, bool transposed) {
-  SimtWords registers = {0};
-  LdmatrixOperands operands = {row, &registers, matrices, transposed};
+  MatrixOperands operands = {(void *)(uintptr_t)row, {0}, matrices, transposed};
   simt_warp_instruction_at(&ldmatrix, ~0u, &operands, __builtin_return_address(0));
-  return registers;
+  return operands.registers;
 }
 
-/* --- stmatrix (9.7.14.5.16) ----------------------------------------------------------------- */
-
-typedef struct StmatrixOperands {
-  void *row;
-  SimtWords registers;
-  int matrices;
-} StmatrixOperands;
-
-/** Lane 8 i + r passes the address of row r of matrix i. Lane l gives the two elements of row l / 4
- * from column 2 (l % 4) on. */
+/** The reverse, without .trans. */
 static void execute_stmatrix(void **operands, unsigned mask) {
   (void)mask;
-  const int matrices = ((const StmatrixOperands *)operands[0])->matrices;
-  const void *rows[WARP_SIZE];
-  for (int lane = 0; lane < WARP_SIZE; lane++) {
-    rows[lane] = ((const StmatrixOperands *)operands[lane])->row;
-  }
-  if (simt_observer != NULL) simt_observer->stmatrix(simt_worker, rows, matrices);
-  for (int lane = 0; lane < 8 * matrices; lane++) {
-    check_row(simt_worker, rows[lane], lane, "row of stmatrix");
-  }
-  for (int i = 0; i < matrices; i++) {
+  void *rows[WARP_SIZE];
+  take_rows(operands, true, rows);
+  for (int i = 0; i < ((const MatrixOperands *)operands[0])->matrices; i++) {
     for (int lane = 0; lane < WARP_SIZE; lane++) {
-      char *row = ((const StmatrixOperands *)operands[8 * i + lane / 4])->row;
-      const uint32_t word = ((const StmatrixOperands *)operands[lane])->registers[i];
+      char *row = rows[8 * i + lane / 4];
+      const uint32_t word = ((const MatrixOperands *)operands[lane])->registers[i];
       memcpy(row + lane % 4 * sizeof word, &word, sizeof word);
     }
   }
@@ -95,7 +80,7 @@ static void execute_stmatrix(void **operands, unsigned mask) {
 static const SimtWarpOperation stmatrix = {"stmatrix", SIMT_STMATRIX, execute_stmatrix};
 
 void simt_stmatrix(void *row, SimtWords registers, int matrices) {
-  StmatrixOperands operands = {row, registers, matrices};
+  MatrixOperands operands = {row, registers, matrices, false};
   simt_warp_instruction_at(&stmatrix, ~0u, &operands, __builtin_return_address(0));
 }
 
@@ -193,7 +178,7 @@ SimtFloats simt_mma(SimtFloats d, SimtWords a, uint32_t b0, uint32_t b1, SimtEle
   if (simt_observer != NULL) {
     const SimtWords unset = (SimtWords)d == UINT32_MAX;
     if (unset[0] | unset[1] | unset[2] | unset[3]) {
-      simt_observer->unset_used(simt_worker, __builtin_return_address(0));
+      simt_observer->unset_used(__builtin_return_address(0));
     }
   }
   simt_warp_instruction_at(&mma, ~0u, &operands, __builtin_return_address(0));

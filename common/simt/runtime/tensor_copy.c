@@ -4,13 +4,10 @@
  * then its target holds NaN. A store reads shared memory when its thread waits for it.
  */
 #include <cudaTypedefs.h>
-#include <stdlib.h>
 #include <string.h>
 #include <tensor_map_limits.h>
 
 #include "hopper.h"
-
-extern _Thread_local unsigned char smem[];
 
 enum {
   CHUNK = 16, /* bytes that swizzling moves */
@@ -214,11 +211,7 @@ static TensorCopy make_copy(Worker *worker, const CUtensorMap *map, const void *
 }
 
 static void append(TensorCopies *copies, const TensorCopy *copy) {
-  if (copies->count == copies->capacity) {
-    copies->capacity = 2 * copies->capacity + 16;
-    copies->list = realloc(copies->list, sizeof *copies->list * (size_t)copies->capacity);
-    if (copies->list == NULL) abort();
-  }
+  copies->list = simt_with_room(copies->list, (size_t)copies->count, sizeof *copy);
   copies->list[copies->count++] = *copy;
 }
 
@@ -239,7 +232,7 @@ void simt_tensor_load(void *shared, const CUtensorMap *map, void *barrier, const
     simt_complain(call_site, "a tensor copy for an mbarrier without fence.mbarrier_init");
   }
   touch_box(worker, &copy);
-  if (simt_observer != NULL) simt_observer->tensor_copy_issued(worker, &copy);
+  if (simt_observer != NULL) simt_observer->tensor_copy_issued(&copy);
   memset(shared, 0xff, copy.bytes);
   append(&simt_hopper(worker)->loads, &copy);
   worker->counters.tensor_copies++;
@@ -253,7 +246,7 @@ bool simt_land_tensor_load(Worker *worker) {
   if (worker->order == REVERSE) i = hopper->loads.count - 1;
   if (worker->order == RANDOM) i = (int)(worker->random_state % (uint64_t)hopper->loads.count);
   const TensorCopy copy = take(&hopper->loads, i);
-  if (simt_observer != NULL) simt_observer->tensor_copy_landed(worker, &copy);
+  if (simt_observer != NULL) simt_observer->tensor_copy_landed(&copy);
   copy_box(&copy);
   simt_mbarrier_complete(worker, copy.barrier, copy.bytes);
   return true;
@@ -276,7 +269,7 @@ void simt_tensor_store(const CUtensorMap *map, const void *shared, const int *co
   copy.barrier = -1;
   copy.group = hopper->store_groups[worker->running];
   touch_box(worker, &copy);
-  if (simt_observer != NULL) simt_observer->tensor_copy_issued(worker, &copy);
+  if (simt_observer != NULL) simt_observer->tensor_copy_issued(&copy);
   append(&hopper->stores, &copy);
   worker->counters.tensor_copies++;
 }
@@ -298,7 +291,7 @@ void simt_bulk_wait(unsigned pending) {
     }
     const TensorCopy done = take(&hopper->stores, i);
     copy_box(&done);
-    if (simt_observer != NULL) simt_observer->tensor_copy_landed(worker, &done);
+    if (simt_observer != NULL) simt_observer->tensor_copy_landed(&done);
   }
 }
 
@@ -313,5 +306,5 @@ void simt_refuse_exit_of_stores(Worker *worker) {
 }
 
 void simt_fence_proxy_async(void) {
-  if (simt_observer != NULL) simt_observer->proxy_fence(simt_worker);
+  if (simt_observer != NULL) simt_observer->proxy_fence();
 }

@@ -54,7 +54,7 @@ static void note_no_source(Worker *worker, const SimtWarpOperation *operation, i
     hint->operation = operation;
     simt_describe_no_source(worker, lane, source, hint->what, sizeof hint->what);
   }
-  if (simt_observer != NULL) simt_observer->no_source(worker, lane, source, call_site);
+  if (simt_observer != NULL) simt_observer->no_source(lane, source, call_site);
 }
 
 /** Lanes in `apart` execute the shuffle at another place than the first lane of `mask` does: they
@@ -296,9 +296,4 @@ unsigned simt_active_mask(void) {
 
 /* --- __syncwarp ----------------------------------------------------------------------------- */
 
-static void execute_nothing(void **operands, unsigned mask) {
-  (void)operands;
-  (void)mask;
-}
-
-const SimtWarpOperation simt_syncwarp = {"__syncwarp", SIMT_SYNCWARP, execute_nothing};
+const SimtWarpOperation simt_syncwarp = {"__syncwarp", SIMT_SYNCWARP, NULL};

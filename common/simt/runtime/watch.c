@@ -11,7 +11,7 @@
 #include <signal.h>
 #include <time.h>
 
-#include "kernels.h"
+#include "program.h"
 
 enum { TICK_MS = 100, AGAIN_MS = 1 };
 

@@ -388,10 +388,10 @@ TEST(a_source_that_was_edited_is_newer) {
   const int file = mkstemp(path);
   assert_true(file >= 0);
   close(file);
-  assert_true(lab_source_is_newer(path));
-  assert_false(lab_source_is_newer("/bin/sh"));
+  assert_true(simt_source_is_newer(path));
+  assert_false(simt_source_is_newer("/bin/sh"));
   unlink(path);
-  assert_false(lab_source_is_newer(path));
+  assert_false(simt_source_is_newer(path));
 }
 
 RUN_TESTS_WITH(start_lab, stop_lab)

@@ -53,8 +53,8 @@ static void print_count(uint64_t count, int width, FILE *out) {
 static void print_margin(const LabCounts *c, FILE *out) {
   uint64_t sectors = 0, conflicts = 0;
   char others[64] = "";
-  for (int kind = 0; kind < LAB_ACCESS_KINDS; kind++) {
-    const LabTraffic *t = lab_traffic(c, (LabAccessKind)kind);
+  for (LabAccessKind kind = 0; kind < LAB_ACCESS_KINDS; kind++) {
+    const LabTraffic *t = lab_traffic(c, kind);
     sectors += t->sectors;
     conflicts += t->wavefronts - t->ideal_wavefronts;
   }

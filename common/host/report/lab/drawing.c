@@ -15,29 +15,16 @@ static bool names_file(const char *file, const char *wanted) {
 }
 
 static void print_row(const LabAccess *access, int first, const char *name,
-                      uint64_t (*value)(const LabAccess *access, int lane), FILE *out) {
+                      const uint64_t values[LAB_LANES], FILE *out) {
   fprintf(out, "           %-7s", name);
   for (int lane = first; lane < first + LANES_A_ROW; lane++) {
     if (access->lanes >> lane & 1) {
-      fprintf(out, " %9" PRIu64, value(access, lane));
+      fprintf(out, " %9" PRIu64, values[lane]);
     } else {
       fprintf(out, " %9s", "-");
     }
   }
   fputc('\n', out);
-}
-
-static uint64_t offset_of(const LabAccess *access, int lane) {
-  return access->offsets[lane];
-}
-
-static uint64_t bank_of(const LabAccess *access, int lane) {
-  return access->banks[lane];
-}
-
-/** The sector, counted from the start of the allocation, which is aligned. */
-static uint64_t sector_of(const LabAccess *access, int lane) {
-  return access->offsets[lane] / SECTOR_BYTES;
 }
 
 /** Prints the memory of the first active lane, and each lane that accesses other memory. */
@@ -81,12 +68,16 @@ static void draw(const LabAccess *access, Sources *sources, FILE *out) {
           access->warp, access->size,
           access->kind == LAB_LDMATRIX ? "; lane i gives the address of row i" : "");
   print_memory(access, out);
+  uint64_t places[LAB_LANES]; /* sectors count from the start of the allocation, which is aligned */
+  for (int lane = 0; lane < LAB_LANES; lane++) {
+    places[lane] = shared ? access->banks[lane] : access->offsets[lane] / SECTOR_BYTES;
+  }
   for (int first = 0; first < LAB_LANES; first += LANES_A_ROW) {
     fprintf(out, "           lane   ");
     for (int lane = first; lane < first + LANES_A_ROW; lane++) fprintf(out, " %9d", lane);
     fputc('\n', out);
-    print_row(access, first, "offset", offset_of, out);
-    print_row(access, first, shared ? "bank" : "sector", shared ? bank_of : sector_of, out);
+    print_row(access, first, "offset", access->offsets, out);
+    print_row(access, first, shared ? "bank" : "sector", places, out);
   }
   print_verdict(access, out);
 }

@@ -20,14 +20,7 @@ static void add_count(JsonObject *object, const char *prefix, const char *name, 
 
 static void add_traffic(JsonObject *object, const char *prefix, LabAccessKind kind,
                         const LabTraffic *t) {
-  static const char *const NAMES[LAB_ACCESS_KINDS] = {
-      [LAB_GLOBAL_LOAD] = "global_load", [LAB_GLOBAL_STORE] = "global_store",
-      [LAB_COPY_GLOBAL] = "copy_global", [LAB_COPY_SHARED] = "copy_shared",
-      [LAB_TENSOR_LOAD] = "tensor_load", [LAB_TENSOR_STORE] = "tensor_store",
-      [LAB_SHARED_LOAD] = "shared_load", [LAB_SHARED_STORE] = "shared_store",
-      [LAB_LDMATRIX] = "ldmatrix",       [LAB_WGMMA_READ] = "wgmma_read",
-  };
-  const char *name = NAMES[kind];
+  const char *name = lab_access_name(kind);
   add_count(object, prefix, name, "_requests", t->requests);
   add_count(object, prefix, name, "_bytes", t->bytes);
   if (lab_access_is_shared(kind)) {
@@ -42,8 +35,8 @@ static void add_traffic(JsonObject *object, const char *prefix, LabAccessKind ki
 }
 
 void add_counts(JsonObject *object, const char *prefix, const LabCounts *c) {
-  for (int kind = 0; kind < LAB_ACCESS_KINDS; kind++) {
-    add_traffic(object, prefix, (LabAccessKind)kind, lab_traffic(c, (LabAccessKind)kind));
+  for (LabAccessKind kind = 0; kind < LAB_ACCESS_KINDS; kind++) {
+    add_traffic(object, prefix, kind, lab_traffic(c, kind));
   }
   for (int kind = 0; kind < ISSUED_KINDS; kind++) {
     add_count(object, prefix, ISSUED[kind].name, "", issued(c, kind));
@@ -65,10 +58,8 @@ static void begin(JsonObject *object, const char *record) {
 
 /** Ends the object and appends its line. */
 static void end(JsonObject *object, FILE *lines) {
-  const char *text = json_end(object);
-  if (text == NULL) abort();
   if (ftell(lines) > 0) fputc('\n', lines);
-  fputs(text, lines);
+  fputs(json_end(object), lines);
   json_free(object);
 }
 

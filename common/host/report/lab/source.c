@@ -1,3 +1,4 @@
+#include <simt.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +34,7 @@ static SourceFile *find_file(Sources *sources, const char *name) {
   sources->files = realloc(sources->files, (sources->count + 1) * sizeof *sources->files);
   if (sources->files == NULL) abort();
   SourceFile *source = &sources->files[sources->count++];
-  *source = (SourceFile){.name = strdup(name), .newer = lab_source_is_newer(name)};
+  *source = (SourceFile){.name = strdup(name), .newer = simt_source_is_newer(name)};
   if (source->name == NULL) abort();
   if (!source->newer) read_lines(source);
   return source;

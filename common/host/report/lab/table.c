@@ -46,8 +46,8 @@ const IssuedKind ISSUED[ISSUED_KINDS] = {
 static uint64_t work_of(const LabLine *line) {
   uint64_t work = 0;
   for (int kind = 0; kind < ISSUED_KINDS; kind++) work += issued(&line->counts, kind);
-  for (int kind = 0; kind < LAB_ACCESS_KINDS; kind++) {
-    const LabTraffic *t = lab_traffic(&line->counts, (LabAccessKind)kind);
+  for (LabAccessKind kind = 0; kind < LAB_ACCESS_KINDS; kind++) {
+    const LabTraffic *t = lab_traffic(&line->counts, kind);
     work += t->sectors + t->wavefronts;
   }
   return work;
@@ -94,9 +94,9 @@ static void print_line(const LabLine *line, Sources *sources, FILE *out) {
     if (text != NULL) fprintf(out, "  %.*s", SOURCE_COLUMNS, text + strspn(text, " \t"));
     fputc('\n', out);
   }
-  for (int kind = 0; kind < LAB_ACCESS_KINDS; kind++) {
-    const LabTraffic *t = lab_traffic(&line->counts, (LabAccessKind)kind);
-    if (t->requests > 0) print_traffic((LabAccessKind)kind, t, out);
+  for (LabAccessKind kind = 0; kind < LAB_ACCESS_KINDS; kind++) {
+    const LabTraffic *t = lab_traffic(&line->counts, kind);
+    if (t->requests > 0) print_traffic(kind, t, out);
   }
   print_issued(&line->counts, out);
   if (line->counts.partial > 0) {
@@ -106,35 +106,6 @@ static void print_line(const LabLine *line, Sources *sources, FILE *out) {
 }
 
 /* --- Kernels -------------------------------------------------------------------------------- */
-
-static void print_totals(const LabKernel *kernel, FILE *out) {
-  const LabCounts *c = &kernel->counts;
-  fprintf(out, "lab        %s: %" PRIu64 " launch%s, %" PRIu64 " blocks\n", kernel->name,
-          kernel->launches, kernel->launches == 1 ? "" : "es", kernel->blocks);
-  fprintf(out,
-          "           %" PRIu64 " mma (%" PRIu64 " FLOP), %" PRIu64 " shuffles, %" PRIu64
-          " barriers, %" PRIu64 " warp barriers, by warps; %" PRIu64 " atomics\n",
-          c->mma, c->mma * LAB_MMA_FLOP, c->shuffles, c->barriers, c->warp_barriers, c->atomics);
-  if (c->wgmma > 0) {
-    fprintf(out, "           %" PRIu64 " wgmma (%" PRIu64 " FLOP), by warpgroups\n", c->wgmma,
-            c->wgmma_flop);
-  }
-  fprintf(out, "           %-13s %10s %12s %10s %7s %12s %10s\n", "total", "requests", "bytes",
-          "sectors", "used", "wavefronts", "conflicts");
-  for (int kind = 0; kind < LAB_ACCESS_KINDS; kind++) {
-    const LabTraffic *t = lab_traffic(c, (LabAccessKind)kind);
-    if (t->requests == 0) continue;
-    fprintf(out, "           %-13s %10" PRIu64 " %12" PRIu64, lab_access_text((LabAccessKind)kind),
-            t->requests, t->bytes);
-    if (lab_access_is_shared((LabAccessKind)kind)) {
-      fprintf(out, " %10s %7s %12" PRIu64 " %10" PRIu64 "\n", "", "", t->wavefronts,
-              t->wavefronts - t->ideal_wavefronts);
-    } else {
-      fprintf(out, " %10" PRIu64 " %5.0f %%\n", t->sectors,
-              100.0 * (double)t->used_bytes / (32.0 * (double)t->sectors));
-    }
-  }
-}
 
 static void print_kernel(const LabResults *results, const LabKernel *kernel, Sources *sources,
                          FILE *out) {
@@ -146,7 +117,7 @@ static void print_kernel(const LabResults *results, const LabKernel *kernel, Sou
     if (strcmp(line->kernel, kernel->name) == 0 && work_of(line) > 0) lines[count++] = line;
   }
   qsort(lines, count, sizeof *lines, by_work);
-  print_totals(kernel, out);
+  lab_print_kernel(kernel, out);
   for (size_t i = 0; i < count && i < MOST_LINES; i++) print_line(lines[i], sources, out);
   if (count > MOST_LINES) {
     fprintf(out, "           and %zu more lines; --report=annotate shows all\n",

@@ -1,6 +1,6 @@
-/** @file Properties of kernels and of the program's variables. */
-#ifndef SIMT_KERNELS_H
-#define SIMT_KERNELS_H
+/** @file What a program has: kernels, variables, device memory. */
+#ifndef SIMT_PROGRAM_H
+#define SIMT_PROGRAM_H
 
 #include "runtime.h"
 
@@ -54,5 +54,41 @@ size_t simt_device_variables(SimtVariable **list);
 
 /** Finds the variable that holds the address; thread-local ones are not searched. */
 bool simt_find_variable(uintptr_t address, SimtVariable *variable);
+
+/* --- memory.c ------------------------------------------------------------------------------- */
+
+cudaError_t simt_memory_allocate(void **pointer, size_t size);
+cudaError_t simt_memory_free(void *pointer);
+void simt_memory_reset(void);
+size_t simt_memory_used(void);
+
+/** Is the whole range within one allocation, or in one `__device__` variable? */
+bool simt_memory_contains(const void *pointer, size_t size);
+
+/** An allocation, as lookups return it. */
+typedef struct SimtAllocation {
+  uintptr_t begin, end; /* of the part that kernels may use */
+  size_t guard;         /* bytes before and behind that */
+  unsigned ordinal;
+  char name[32];
+} SimtAllocation;
+
+/** Lists the live allocations and returns their number; the caller frees the list. */
+size_t simt_memory_list(SimtAllocation **list);
+
+/** Makes the page of an address outside of all allocations accessible until the next call of
+ * simt_memory_take_back(). May be called in a signal handler. */
+bool simt_memory_lend(uintptr_t address);
+void simt_memory_take_back(void);
+
+/** Is it an address of memory for allocations, allocated or not? The second: or a variable's? */
+bool simt_memory_is_device(const void *pointer);
+bool simt_memory_is_global(const void *pointer);
+
+/** Describes where the address lies relative to the nearest allocation. */
+void simt_memory_describe(uintptr_t address, char *text, size_t text_size);
+
+/** Finds an allocation with damaged slack, repairs it, and describes the damage. */
+bool simt_memory_find_damage(char *text, size_t text_size);
 
 #endif
