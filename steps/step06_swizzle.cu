@@ -11,7 +11,7 @@
  *   at place c ^ (r % 8). At D = 32 and 96 it is at c ^ (r / 2 % 4).
  * - K and V have two stages each, so the copies of the next tile overwrite nothing that this tile
  *   reads. One barrier per tile is enough.
- * - Up to D = 128, tiles have twice as many keys, and two thread blocks fit an SM.
+ * - Up to D = 128, tiles have twice as many keys. Two thread blocks fit an SM.
  * - A lane computes its address in each tile once; all others are an XOR or an addition away.
  * - Thread blocks take the longest rows of several heads first (row_of_block() in heads.cuh).
  *

@@ -7,9 +7,10 @@
  * than the tensor cores could use. So two warps share 32 rows: each computes S for half of the
  * keys, and O for half of the columns.
  *
- * What changed since step 06b: each warp writes its P to shared memory, where both warps of the
- * pair read P of all keys. Maxima and sums are exchanged there, too. The barrier of a tile comes
- * after the softmax: it shows P, and it tells all threads whether a sum of any row was too large.
+ * What changed since step 06b: tiles have 128 x 64 instead of 64 x 32 entries, so K and V are read
+ * half as often. Each warp writes its P to shared memory, where both warps of the pair read P of
+ * all keys. Maxima and sums are exchanged there, too. The barrier of a tile comes after the
+ * softmax: it shows P, and it tells all threads whether a sum of any row was too large.
  *
  * What it costs: nearly all shared memory of an SM, so nothing hides the beginning and
  * the end of a thread block.

@@ -266,8 +266,8 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
     wgmma_fence();                                 // P and O were written by other instructions
     start_pv<T, HEAD_DIM, BLOCK_N>(o[0], both.probs, shared.v[stage]);
 
-    // While P V runs: the next K goes where this one was, and the next V where the one before was,
-    // as the other warpgroups are likely to have read them by now.
+    // While P V runs: the K after next goes where this K was, and the next V where the last one
+    // was, as the other warpgroups are likely to have read them by now.
     if (loads) {
       load(shared.k, maps.k, shared.k_full, shared.k_empty, tile + STAGES);
       load(shared.v, maps.v, shared.v_full, shared.v_empty, tile + STAGES - 1);

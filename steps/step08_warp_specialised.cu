@@ -174,7 +174,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
     wait_for_turn(consumer);
     if (tile > 0) start_pv_of(probs);
     mbarrier_wait(&shared.k_full[state.index()], state.phase());  // K of this tile has arrived
-    wgmma_fence();  // the last softmax has read and written S
+    wgmma_fence();  // for the first turn: in others that of start_pv_of() covers S, too
     start_qk<T, HEAD_DIM, BLOCK_N>(s[0], shared.q[consumer], shared.k[state.index()]);
     // The last turn of all is not passed on: nobody waits for it.
     if (tile + 1 < tile_count || consumer + 1 < CONSUMERS) pass_turn<CONSUMERS>(consumer);

@@ -1,7 +1,6 @@
 /**
  * @file
- * What step 06b introduces: a row maximum that is rarely raised, and P of 32 keys at a time, whose
- * exponentials overlap P V.
+ * What step 06b introduces: a row maximum that is rarely raised, and P of 32 keys at a time.
  */
 #ifndef DEVICE_RARE_MAX_CUH
 #define DEVICE_RARE_MAX_CUH
