@@ -51,7 +51,7 @@ def test_waterfall_has_the_speeds_of_the_steps(given: dict) -> None:
         records = records_of(seqlen=4096, head_dim=128, dtype="fp16", mask=panel["mask"])
         expected = {record["step"]: record["tflops"] for record in records if "step" in record}
         expected = {step: speed for step, speed in expected.items()
-                    if not source_of(step).adds_masks()}
+                    if not source_of(step).block_masks}
         assert {step["step"]: step["tflops"] for step in panel["steps"]} == expected
         assert [step["step"] for step in panel["steps"]] == sorted(expected)
         assert {step["after"] for step in panel["steps"]} - {None} <= set(expected)
