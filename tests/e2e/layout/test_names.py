@@ -22,7 +22,6 @@ ALLOWED = {
     "tests/e2e/lab/test_lab.py": EDITED,
     "tests/e2e/lab/test_lab_hopper.py": EDITED,
     "tests/e2e/lab/test_lab_truth.py": "a number that a GPU counted for these steps",
-    "tests/e2e/tools/test_mutants.py": "its tests name mutants of one step",
     "tests/gpu/README.md": "it says what is known of measured steps",
 }
 
