@@ -201,7 +201,7 @@ WIDE = [
     "-b 2 -H 3 -n 200 -k 250 -d 256 -m causal",
     "-b 1 -H 1 -n 64 -k 50 -d 256",  # the only tile has few keys
 ]
-# Spans that begin and end anywhere, queries without keys, masks that need lists.
+# Spans that begin and end anywhere, queries without keys; masks that need lists of tiles.
 SPANS = [
     "-b 1 -H 2 -n 700 -d 64 -m document:5",
     "-b 1 -H 2 -n 700 -k 300 -d 96 -m document:7",
@@ -342,8 +342,11 @@ def block_mask_cases(facts: dict, directory: Path, nan: Path, masked: list[str])
         past_the_end = write_mask_past_the_end(directory / "past_the_end")
         unseen = write_inputs(directory / f"{step}_unseen", 200, 200, {("v", 70, 3): float("nan")})
         lines.append(f"--input {unseen} -m {past_the_end}")
+    if facts["needs_compute_capability"] == 90:
+        lines += SPANS
     if spans:
         of_spans, late = write_span_masks(directory)
-        return [*masked, *PAIRS, f"--input {jump}", *SPANS, f"-b 2 -H 2 -n 130 -k 700 -d 64 -m {of_spans}",
-                *(f"--input {low} --scale 0.3 -m {mask}" for mask in ("document:128,72", late))]
+        lines = [*masked, *PAIRS, f"--input {jump}", *SPANS, f"-b 2 -H 2 -n 130 -k 700 -d 64 -m {of_spans}",
+                 *(f"--input {low} --scale 0.3 -m {mask}" for mask in ("document:128,72", late))]
+        lines = [line for line in lines if not re.search("-m (interleaved|dilated|random|blocks)", line)]
     return lines
