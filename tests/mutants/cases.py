@@ -159,6 +159,10 @@ TENSOR_CORE = [
     "-b 1 -H 1 -n 100 -k 64 -d 96",
     "-b 1 -H 1 -n 17 -k 70 -d 64",
     "-b 1 -H 1 -n 65 -k 130 -d 64 --scale 30 -m causal",
+    # Scores that later tiles exceed by far.
+    "-b 1 -H 2 -n 70 -k 400 -d 64 --scale 1",
+    "-b 1 -H 1 -n 300 -k 300 -d 64 --scale 1 -m causal",
+    "-b 1 -H 2 -n 70 -k 300 -d 96 --scale 0.8",
 ]
 BLOCK_MASK = [
     "-b 2 -H 4 -G 2 -n 200 -k 233 -d 64 -m document:3 --layout bnhd",
@@ -223,10 +227,6 @@ SPANS = [
     "-b 1 -H 1 -n 200 -k 1000 -d 96 -m document:992,8",
 ]
 PERSISTENT = [
-    # Scores that later tiles exceed by far.
-    "-b 1 -H 2 -n 70 -k 400 -d 64 --scale 1",
-    "-b 1 -H 1 -n 300 -k 300 -d 64 --scale 1 -m causal",
-    "-b 1 -H 2 -n 70 -k 300 -d 96 --scale 0.8",
     "-b 1 -H 1 -n 300 -k 400 -d 256 --scale 0.5 -m causal",
     # Tiles of queries that attend nothing, before others; five tiles of a head, three at a time.
     "-b 2 -H 4 -G 2 -n 800 -k 100 -d 64 -m causal",
