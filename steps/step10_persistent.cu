@@ -197,7 +197,7 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Probl
                             (T *)t.o + offset.o, problem.o_strides.row, t.lse + offset.lse,
                             first_row, problem.q_len);
     fence_proxy_async();  // this lane's loads and stores there come before the load of the next Q
-    __syncwarp();         // all lanes are, and all have read `work`
+    __syncwarp();         // all lanes have passed their fence, and have read `work`
     release(shared.q_empty, q_state);
     release(shared.work_empty, work_state);
   }

@@ -8,9 +8,9 @@
  * this hardly ever happens.
  *
  * What changed since step 10b:
- * - The softmax of all tiles but the first. It has become so short that consumers need no turns:
- *   with three of them, one mostly has a product to issue when others compute a softmax. So there
- *   are three at D = 96 and 128, too, with tiles of 64 keys and four stages.
+ * - The softmax of all tiles but the first, which is shorter. There are three consumers at D = 96
+ *   and 128, too, with tiles of 64 keys and four stages. With three and a short softmax no turns
+ *   are needed: one mostly has a product to issue when others compute a softmax.
  * - Without turns, a consumer need not compute what others compute. It skips the tiles of keys that
  *   are masked for all of its 64 queries.
  * - m is finite from the beginning: -FLT_MAX. As long as all scores of a row are -inf, P is 0.

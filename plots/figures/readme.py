@@ -17,78 +17,42 @@ from plots.figures.style import THEMES
 from plots.sections import with_section
 from tests.lib.steps import STEPS, source_of, step_names
 
-MMA = "mma.sync"
-OWN_CEILINGS = {"fp32 FFMA": "ffma", "wgmma": "wgmma", "wgmma e4m3": "wgmma_e4m3"}
+SHORTS = ("fa2", "cudnn", "fa3")
 
 
 # --- The table -----------------------------------------------------------------------------------
 
-def of_ceiling(record: dict) -> str:
-    """Percent of the mma.sync ceiling, and of the step's own ceiling if that is another."""
-    share = f"{100 * record['tflops'] / record['ceiling_mma_tflops']:.0f} %"
-    name = record["ceiling"]
-    if name == MMA:
-        return share
-    if name == "device memory copy":
-        own = record["must_move_bytes"] / record["median_ms"] * 1e-6 / record["ceiling_copy_gb_per_s"]
-    else:
-        own = record["tflops"] / record[f"ceiling_{OWN_CEILINGS[name]}_tflops"]
-    return f"{share} ({100 * own:.0f} % of {name})"
-
-
 def over(record: dict, short: str) -> str:
-    """Median, first and last decile of the speedup over a baseline; a dash without one."""
-    if record["dtype"] == "e4m3":
-        short += "_fp8"
-    if f"speed_over_{short}" not in record:
-        return "–"
-    middle, low, high = (f"{record[f'speed_over_{short}{end}']:#.3g}"
-                         for end in ("", "_p10", "_p90"))
-    return f"{middle} ({low} – {high})"
+    """The median of the speedup over a baseline; a dash without one."""
+    short += "_fp8" * (record["dtype"] == "e4m3")
+    ratio = record.get(f"speed_over_{short}")
+    return "–" if ratio is None else f"{ratio:#.3g}"
 
 
 def table(results: Results) -> str:
     """The results table in Markdown, with a line on the origin of its numbers."""
     in_e4m3 = results.steps(**HEADLINE | {"dtype": "e4m3"}, mask="full")
-    records = results.headline("full") + in_e4m3
-    missing = sorted(set(step_names()) - {record["step"] for record in records})
-    shorts = ["fa2", *["fa3"] * any("speed_over_fa3" in record for record in records)]
-    heads = " | ".join(f"speedup over {SHORT_NAMES[short]}" for short in shorts)
-    lines = [f"| step | idea | TFLOP/s | of mma.sync | {heads} | error / allowed |",
-             f"|---|---|---|---|{'---|' * len(shorts)}---|"]
-    for record in records:
-        source = source_of(record["step"])
-        page = f"docs/{record['step']}.md"
-        lines.append(f"| [{name_of(record)}]({page}) "
-                     f"[{source.title}]({STEPS.name}/{source.path.name}) | {source.idea} "
-                     f"| {record['tflops']:.1f} | {of_ceiling(record)} "
-                     f"| {' | '.join(over(record, short) for short in shorts)} "
-                     f"| {record['max_error']:.1e} / {record['allowed_error']:.1e} |")
-    for step in missing:
-        source = source_of(step)
-        name = step.removeprefix("step")
-        page = STEPS.parent / "docs" / f"{step}.md"
-        lines.append(f"| {f'[{name}](docs/{page.name})' if page.exists() else name} [{source.title}]"
-                     f"({STEPS.name}/{source.path.name}) | {source.idea} |{' – |' * (3 + len(shorts))}")
-    first = records[0]
+    records = {record["step"]: record for record in results.headline("full") + in_e4m3}
+    lines = ["| step | idea | TFLOP/s | " + " | ".join(f"× {SHORT_NAMES[short]}" for short in SHORTS)
+             + " |", f"|---|---|---|{'---|' * len(SHORTS)}"]
+    for step in step_names():
+        source, record = source_of(step), records.get(step)
+        numbers = ["–"] * (1 + len(SHORTS))
+        if record:
+            numbers = [f"{record['tflops']:.1f}", *(over(record, short) for short in SHORTS)]
+        lines.append(f"| [{step.removeprefix('step')}](docs/{step}.md) [{source.title}]"
+                     f"({STEPS.name}/{source.path.name}) | {source.idea} | {' | '.join(numbers)} |")
+    first = next(iter(records.values()))
     shape = ", ".join(f"{letter}={HEADLINE[name]}" for letter, name in
                       (("B", "batch"), ("H", "heads"), ("N", "seqlen"), ("D", "head_dim")))
     lines += ["", f"Forward pass, {HEADLINE['dtype']}, no mask, {shape} (batch entries, heads, "
               f"queries and keys, numbers per row), on one {first['device']} (CUDA "
-              f"{first['cuda_runtime']}, {first['date'][:10]}, commit {first['commit']}). "
-              "`mma.sync` is the instruction of the tensor cores, FFMA the ordinary fp32 "
-              "multiply-add; shares are of what loops of nothing else reach on this GPU. FA2 is "
-              "FlashAttention-2, PyTorch's attention kernel"
-              f"{', and FA3 is FlashAttention-3' * (len(shorts) > 1)}: median of interleaved runs, "
-              "first and last decile in brackets. Error: the largest of a row, and the largest that "
-              "[the rule](docs/correctness.md) allows."]
-    if any(record["ceiling"] == "wgmma" for record in records):
-        lines[-1] += " `wgmma` is the instruction that compute capability 9.0 adds."
+              f"{first['cuda_runtime']}, {first['date'][:10]}, commit {first['commit']}); × is the "
+              "speedup over FlashAttention-2 and cuDNN as PyTorch has them, and over "
+              "FlashAttention-3: medians of interleaved runs. The pages of steps without a number "
+              "have those of other head dimensions."]
     if in_e4m3:
-        lines[-1] += (f" Step {', '.join(map(name_of, in_e4m3))} and its baseline take e4m3 "
-                      f"(commit {in_e4m3[0]['commit']}).")
-    if missing:
-        lines[-1] += f" Not measured yet: {', '.join(missing)}."
+        lines[-1] += f" Step {', '.join(map(name_of, in_e4m3))} and its baseline take e4m3."
     return "\n".join(lines)
 
 
@@ -102,7 +66,7 @@ def markup(readme: Path, pictures: Path, found: dict) -> str:
             for panel in found["panels"][:1] for step, (before, speed)
             in zip(panel["steps"], waterfall.changes(panel["steps"]), strict=True)]
     alt = " ".join(f"From step to step, TFLOP/s and speedup: {', '.join(told)}".split())
-    masks = [step.removeprefix("step") for step in step_names() if source_of(step).adds_masks()]
+    masks = [step.removeprefix("step") for step in step_names() if source_of(step).block_masks]
     return ("<picture>\n"
             f'  <source media="(prefers-color-scheme: dark)" srcset="{dark.as_posix()}">\n'
             f'  <img src="{light.as_posix()}" width="800" alt="{alt}">\n'

@@ -30,7 +30,7 @@ def data(results: Results) -> dict | None:
     panels = []
     for mask in DENSE:
         records = [record for record in results.headline(mask)
-                   if not source_of(record["step"]).adds_masks()]
+                   if not source_of(record["step"]).block_masks]
         shown = {record["step"] for record in records}
         steps = []
         for record in records:

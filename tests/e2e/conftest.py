@@ -3,12 +3,13 @@
 `make test-e2e` sets BACKEND (cpu or cuda) and STEP_DIR (the directory of the built programs).
 """
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.lib.kinds import MASK_STEPS
+from tests.lib.kinds import EACH_KIND, MASK_STEPS
 from tests.lib.programs import BACKEND, MASK_SEED, PAIRWISE_SEED, REPOSITORY, Program
 from tests.lib.source_tree import SourceTree
 from tests.lib.steps import step_names
@@ -27,13 +28,25 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: "tools" not in item.path.parts)  # has a long one
     for item in items:
         for mark, backend in (("cpu_only", "cpu"), ("gpu_only", "cuda")):
             marked = item.get_closest_marker(mark)
             if marked and BACKEND != backend:
                 reason = f"BACKEND={BACKEND}: {marked.args[0]}"
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Tests of a file, or of a step in it, share what fixtures build and solve, so they go to the same worker."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class LoadFileAndStep(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file, _, test = nodeid.partition("::")
+            step = re.search(r"\[.*?(step\d\d[a-z]?)\b", test)
+            return nodeid if "/exercises/" in file else f"{file} {step[1] if step else ''}"
+    return LoadFileAndStep(config, log)
 
 
 @pytest.fixture(scope="session", params=step_names())
@@ -45,6 +58,12 @@ def step(request: pytest.FixtureRequest) -> Program:
 @pytest.fixture(scope="session", params=MASK_STEPS)
 def mask_step(request: pytest.FixtureRequest) -> Program:
     """Each step that takes block masks."""
+    return Program(request.param)
+
+
+@pytest.fixture(scope="session", params=EACH_KIND)
+def kind_step(request: pytest.FixtureRequest) -> Program:
+    """A step of each kind."""
     return Program(request.param)
 
 

@@ -28,10 +28,6 @@ class Source:
     after: str = ""  # the step that it builds on
     block_masks: bool = False  # it takes them
 
-    def adds_masks(self) -> bool:
-        """Block masks are its idea: the step that it builds on has none."""
-        return self.block_masks and not source_of(self.after).block_masks
-
 
 def source_of(step: str) -> Source:
     """Reads the descriptor in the source, which needs no build."""

@@ -159,6 +159,10 @@ TENSOR_CORE = [
     "-b 1 -H 1 -n 100 -k 64 -d 96",
     "-b 1 -H 1 -n 17 -k 70 -d 64",
     "-b 1 -H 1 -n 65 -k 130 -d 64 --scale 30 -m causal",
+    # Scores that later tiles exceed by far.
+    "-b 1 -H 2 -n 70 -k 400 -d 64 --scale 1",
+    "-b 1 -H 1 -n 300 -k 300 -d 64 --scale 1 -m causal",
+    "-b 1 -H 2 -n 70 -k 300 -d 96 --scale 0.8",
 ]
 BLOCK_MASK = [
     "-b 2 -H 4 -G 2 -n 200 -k 233 -d 64 -m document:3 --layout bnhd",
@@ -201,7 +205,7 @@ WIDE = [
     "-b 2 -H 3 -n 200 -k 250 -d 256 -m causal",
     "-b 1 -H 1 -n 64 -k 50 -d 256",  # the only tile has few keys
 ]
-# Spans that begin and end anywhere, queries without keys, masks that need lists.
+# Spans that begin and end anywhere, queries without keys; masks that need lists of tiles.
 SPANS = [
     "-b 1 -H 2 -n 700 -d 64 -m document:5",
     "-b 1 -H 2 -n 700 -k 300 -d 96 -m document:7",
@@ -223,10 +227,6 @@ SPANS = [
     "-b 1 -H 1 -n 200 -k 1000 -d 96 -m document:992,8",
 ]
 PERSISTENT = [
-    # Scores that later tiles exceed by far.
-    "-b 1 -H 2 -n 70 -k 400 -d 64 --scale 1",
-    "-b 1 -H 1 -n 300 -k 300 -d 64 --scale 1 -m causal",
-    "-b 1 -H 2 -n 70 -k 300 -d 96 --scale 0.8",
     "-b 1 -H 1 -n 300 -k 400 -d 256 --scale 0.5 -m causal",
     # Tiles of queries that attend nothing, before others; five tiles of a head, three at a time.
     "-b 2 -H 4 -G 2 -n 800 -k 100 -d 64 -m causal",
@@ -342,8 +342,11 @@ def block_mask_cases(facts: dict, directory: Path, nan: Path, masked: list[str])
         past_the_end = write_mask_past_the_end(directory / "past_the_end")
         unseen = write_inputs(directory / f"{step}_unseen", 200, 200, {("v", 70, 3): float("nan")})
         lines.append(f"--input {unseen} -m {past_the_end}")
+    if facts["needs_compute_capability"] == 90:
+        lines += SPANS
     if spans:
         of_spans, late = write_span_masks(directory)
-        return [*masked, *PAIRS, f"--input {jump}", *SPANS, f"-b 2 -H 2 -n 130 -k 700 -d 64 -m {of_spans}",
-                *(f"--input {low} --scale 0.3 -m {mask}" for mask in ("document:128,72", late))]
+        lines = [*masked, *PAIRS, f"--input {jump}", *SPANS, f"-b 2 -H 2 -n 130 -k 700 -d 64 -m {of_spans}",
+                 *(f"--input {low} --scale 0.3 -m {mask}" for mask in ("document:128,72", late))]
+        lines = [line for line in lines if not re.search("-m (interleaved|dilated|random|blocks)", line)]
     return lines

@@ -29,6 +29,8 @@ tests_named = $(patsubst tests/unit/%$(2),%,$(wildcard tests/unit/*/$(1)_*$(2)))
 HOST_TESTS := $(call tests_named,test,.c)
 SIMT_TESTS := $(call tests_named,simt,.cu)
 LAB_TESTS := $(call tests_named,lab,.cu)
+# The first step whose descriptor has a field.
+first_with = $(firstword $(subst _, ,$(notdir $(firstword $(sort $(shell grep -l '\.$(1) =' $(STEP_FILES)))))))
 
 # --- The host code without main, with sanitizers and without ----------------------------------------
 
@@ -83,11 +85,12 @@ $(LAB_TESTS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/%.o $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program,-lcmocka)
 
 # It calls the first step with block masks.
-$(UNIT)/simt/simt_many_tiles: $(patsubst steps/%.cu,$(BUILD)/steps/%.o,$(firstword $(sort \
-    $(shell grep -l '^    \.block_masks =' $(STEP_FILES)))))
+$(UNIT)/simt/simt_many_tiles: $(call step_object,$(call first_with,block_masks))
 
-# Whole programs, with the host code under the sanitizers. tests/e2e/lab looks for findings in more problems.
-$(STEPS:%=$(UNIT)/%): $(UNIT)/%: $$(call step_object,$$*) $$(call checked_object,$$*) $(UNIT)/host/main.o \
+# Whole programs, with the host code under the sanitizers: a step of each kind that it treats in another way.
+# tests/e2e looks for wrong answers and findings of every step.
+SANITIZED := $(sort $(firstword $(STEPS)) $(foreach field,block_masks workspace_zero takes_spans fp8,$(call first_with,$(field))))
+$(SANITIZED:%=$(UNIT)/%): $(UNIT)/%: $$(call step_object,$$*) $$(call checked_object,$$*) $(UNIT)/host/main.o \
     $(UNIT)/libhost.a $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program,$(SANITIZE))
 
@@ -97,7 +100,7 @@ $(STEPS:%=$(UNIT)/%): $(UNIT)/%: $$(call step_object,$$*) $$(call checked_object
 LONG_TESTS := $(if $(EXHAUSTIVE),,$(filter %/test_check %/test_check_diagnose %/test_check_right %/test_check_e4m3,$(HOST_TESTS)))
 UNIT_TESTS := $(filter-out $(LONG_TESTS:%=$(UNIT)/%),$(HOST_TESTS:%=$(UNIT)/%)) $(LONG_TESTS:%=$(BUILD)/plain/%) \
 	$(SIMT_TESTS:%=$(UNIT)/%) $(LAB_TESTS:%=$(UNIT)/%)
-SANITIZED_STEPS := $(STEPS:%=$(UNIT)/%)
+SANITIZED_STEPS := $(SANITIZED:%=$(UNIT)/%)
 RUNS := $(UNIT_TESTS:%=%.run) $(SANITIZED_STEPS:%=%.run)
 .PHONY: $(RUNS)
 

@@ -37,15 +37,15 @@ def program_mask(program: Program, p: Problem, directory: Path) -> masks.BlockMa
     Problem(batch=2, heads=4, kv_heads=2, seqlen=70, seqlen_kv=101, head_dim=64, mask="causal"),
     Problem(heads=2, seqlen=133, seqlen_kv=70, head_dim=128, dtype="bf16"),
 ], ids=["fp16 causal", "bf16 full"])
-def test_library_gives_the_bits_of_the_program(step: Program, p: Problem, tmp_path: Path) -> None:
+def test_library_gives_the_bits_of_the_program(kind_step: Program, p: Problem, tmp_path: Path) -> None:
     """O and LSE of the same inputs; steps with block masks get the mask that the program built."""
-    library = library_of(step.name)
+    library = library_of(kind_step.name)
     if library.takes_e4m3:
         pytest.skip("test_inputs_in_e4m3_are_those_of_the_programs")
-    p = p.for_step(step)
+    p = p.for_step(kind_step)
     inputs = [x.astype(np.float16) if p.dtype == "fp16" else bf16_bits(x)
               for x in rounded_inputs(p)]
-    expected, _ = step.solve(
+    expected, _ = kind_step.solve(
         tmp_path / "out", *p.options_with_files(tmp_path / "in", *inputs))
     if library.takes_spans:
         ends = np.arange(p.seqlen) + 1 + p.seqlen_kv - p.seqlen if p.mask == "causal" else p.seqlen_kv
@@ -54,7 +54,7 @@ def test_library_gives_the_bits_of_the_program(step: Program, p: Problem, tmp_pa
         kept = Device(library).upload(spans)
         mask = span_mask(spans.shape, kept.address)
     else:
-        mask = program_mask(step, p, tmp_path / "mask") if library.takes_block_masks else None
+        mask = program_mask(kind_step, p, tmp_path / "mask") if library.takes_block_masks else None
     assert Call(library, p, inputs, mask).result().same_bits(expected)
 
 

@@ -92,8 +92,8 @@ def test_record_into_a_pipe(any_step: Program, tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "kill"])
 def test_an_interrupted_run_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "out"
-    command = [Program(MASK_STEPS[0]).path, "-n", "16384", "-H", "16", "-o", out, "--save-mask", out / "mask", "-j",
-               tmp_path / "record.json", "-m", "random:0.5"]
+    command = [Program(MASK_STEPS[0]).path, "-n", "4096", "-H", "256", "-o", out, "--save-mask", out / "mask", "-j",
+               tmp_path / "record.json", "-m", "window:99"]
     with subprocess.Popen(map(str, command), stdout=subprocess.DEVNULL) as process:
         while not (out / "mask").exists():
             assert process.poll() is None

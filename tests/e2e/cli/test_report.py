@@ -87,25 +87,25 @@ def kernel_count(record: dict) -> int:
     return sum(re.fullmatch(r"kernel\d_name", name) is not None for name in record)
 
 
-def test_record_has_every_field_and_no_other(step: Program, tmp_path: Path) -> None:
-    _, record = step.solve(tmp_path / "out", "-b", 2, "-H", 4, "-G", 2, "-n", 100, "-k", 50,
-                           "-m", "causal", step.dtype_option, "bf16", "-s", 9, "--layout", "bnhd")
+def test_record_has_every_field_and_no_other(kind_step: Program, tmp_path: Path) -> None:
+    _, record = kind_step.solve(tmp_path / "out", "-b", 2, "-H", 4, "-G", 2, "-n", 100, "-k", 50,
+                           "-m", "causal", kind_step.dtype_option, "bf16", "-s", 9, "--layout", "bnhd")
     kernels = kernel_count(record)
-    assert kernels == len(step.facts["launches"])
-    assert_fits(record, schema(step, kernels))
-    assert (record["step"], record["backend"]) == (step.name, BACKEND)
+    assert kernels == len(kind_step.facts["launches"])
+    assert_fits(record, schema(kind_step, kernels))
+    assert (record["step"], record["backend"]) == (kind_step.name, BACKEND)
     assert (record["batch"], record["heads"], record["kv_heads"]) == (2, 4, 2)
     assert (record["seqlen"], record["seqlen_kv"], record["mask"]) == (100, 50, "causal")
     assert (record["o_dtype"], record["layout"], record["seed"]) == ("bf16", "bnhd", "9")
-    assert record["dtype"] == ("e4m3" if step.name in FP8_STEPS else "bf16")
+    assert record["dtype"] == ("e4m3" if kind_step.name in FP8_STEPS else "bf16")
     age = datetime.now(timezone.utc) - datetime.fromisoformat(record["date"])
     assert -5 < age.total_seconds() < 60
 
 
-def test_record_counts_work_of_the_unmasked_entries(step: Program, tmp_path: Path) -> None:
+def test_record_counts_work_of_the_unmasked_entries(kind_step: Program, tmp_path: Path) -> None:
     """2 x 4 heads; causal 100 x 50: rows 50..99 attend 1, 2, ..., 50 keys."""
-    d = 64 if step.takes(64) else 256
-    _, record = step.solve(tmp_path / "out", "-b", 2, "-H", 4, "-G", 2, "-n", 100, "-k", 50,
+    d = 64 if kind_step.takes(64) else 256
+    _, record = kind_step.solve(tmp_path / "out", "-b", 2, "-H", 4, "-G", 2, "-n", 100, "-k", 50,
                            "-m", "causal", "-d", d)
     assert record["flops"] == 4 * d * 8 * (50 * 51 // 2)
     q_bytes, kv_bytes, lse_bytes = 2 * 8 * 100 * d, 2 * 4 * 50 * d, 4 * 8 * 100
@@ -155,11 +155,11 @@ def test_record_of_a_timed_run(step: Program, tmp_path: Path) -> None:
 
 # --- The report ----------------------------------------------------------------------------------
 
-def test_report_says_what_ran_and_whether_it_is_right(step: Program) -> None:
-    report = step.run_right("-b", 2, "-H", 4, "-G", 1, "-n", 65, "-k", 33, "-m", "causal",
-                            step.dtype_option, "bf16", "-s", 77, "-i", "spiky", "-c", "all").stdout
+def test_report_says_what_ran_and_whether_it_is_right(kind_step: Program) -> None:
+    report = kind_step.run_right("-b", 2, "-H", 4, "-G", 1, "-n", 65, "-k", 33, "-m", "causal",
+                            kind_step.dtype_option, "bf16", "-s", 77, "-i", "spiky", "-c", "all").stdout
     assert 9 <= len(report.splitlines()) <= 20
-    for words in (rf"{step.name} +\w.+",
+    for words in (rf"{kind_step.name} +\w.+",
                   r"problem .*B=2 Hq=4 Hkv=1 Nq=65 Nkv=33 D=\d+ (bf16.*causal|e4m3.*causal.*, O in bf16)",
                   r"input +spiky, seed 77, layout bhnd", r"device +\w.+",
                   r"kernel +\w+: \d+ blocks? of \d+ threads", r"must move +[\d.]+ \w+",
@@ -168,8 +168,8 @@ def test_report_says_what_ran_and_whether_it_is_right(step: Program) -> None:
 
 
 @pytest.mark.cpu_only("on a GPU a time is a time")
-def test_cpu_report_never_states_a_time(step: Program) -> None:
-    report = step.run_right("-n", 64).stdout
+def test_cpu_report_never_states_a_time(kind_step: Program) -> None:
+    report = kind_step.run_right("-n", 64).stdout
     assert not re.search(r"\d\s*(ms|us|s|TFLOP/s|GB/s)\b", report)
     assert "none: the CPU backend shows what a kernel does" in report
 
@@ -183,17 +183,17 @@ def test_gpu_report_states_speed_and_ceiling(step: Program) -> None:
         assert re.search(f"^{words}", done.stdout, re.MULTILINE), f"{words}\n{done.stdout}"
 
 
-def test_unchecked_run_says_so(step: Program, tmp_path: Path) -> None:
+def test_unchecked_run_says_so(any_step: Program, tmp_path: Path) -> None:
     path = tmp_path / "records.json"
-    report = step.run_right("-c", "none", "-n", 20, "-j", path).stdout
+    report = any_step.run_right("-c", "none", "-n", 20, "-j", path).stdout
     assert "NOT CHECKED" in report and "RIGHT" not in report
     (record,) = read_records(path)
     assert (record["right"], record["rows_checked"]) == (None, 0)
 
 
-def test_sample_of_rows(step: Program, tmp_path: Path) -> None:
+def test_sample_of_rows(any_step: Program, tmp_path: Path) -> None:
     path = tmp_path / "records.json"
-    report = step.run_right("-c", "rows:5", "-b", 1, "-H", 3, "-n", 100, "-j", path).stdout
+    report = any_step.run_right("-c", "rows:5", "-b", 1, "-H", 3, "-n", 100, "-j", path).stdout
     assert re.search(r"RIGHT: 5 of 300 rows", report)
     assert (read_records(path)[0]["rows_checked"], read_records(path)[0]["rows"]) == (5, 300)
 
@@ -236,11 +236,11 @@ NOT_ALL_STEPS = {"out-dtype": "--out-dtype=bf16", "scales": "--scales=head",
                  "save-mask": "--save-mask=mask"}
 
 
-def test_help_lists_the_options_of_the_step(step: Program) -> None:
-    done = step.run("--help")
+def test_help_lists_the_options_of_the_step(kind_step: Program) -> None:
+    done = kind_step.run("--help")
     assert (done.returncode, done.stderr) == (RIGHT, "")
     taken = [name for name in LONG_OPTIONS if name not in NOT_ALL_STEPS
-             or step.run(NOT_ALL_STEPS[name], "--version").returncode == RIGHT]
+             or kind_step.run(NOT_ALL_STEPS[name], "--version").returncode == RIGHT]
     for letter in SHORT_OPTIONS:
         assert re.search(rf"-{letter}, --", done.stdout), letter
     assert "Exit codes:" in done.stdout
@@ -248,15 +248,15 @@ def test_help_lists_the_options_of_the_step(step: Program) -> None:
     assert listed == set(taken)
 
 
-def test_help_names_the_values_that_the_step_takes(step: Program) -> None:
-    told = " ".join(step.run("--help").stdout.split())
+def test_help_names_the_values_that_the_step_takes(kind_step: Program) -> None:
+    told = " ".join(kind_step.run("--help").stdout.split())
     about = {name: re.search(rf"--{name}=.*?(?= -\w, --| --\w)", told)[0]
              for name in ("mask", "dtype")}
     for name, values in {"mask": ["causal", "window:W", "random:DENSITY"],
                          "dtype": ["fp16", "bf16", "e4m3"]}.items():
         for value in values:
             given = value.replace(":W", ":9").replace(":DENSITY", ":0.5")
-            done = step.run(f"--{name}={given}", "--draw-mask", "-n", 256)
+            done = kind_step.run(f"--{name}={given}", "--draw-mask", "-n", 256)
             assert (value in about[name]) == (done.returncode == RIGHT), (value, done.stderr)
 
 
@@ -274,10 +274,10 @@ def test_every_short_option_is_its_long_one(any_step: Program, tmp_path: Path) -
     assert first == second and first["kv_heads"] == 2 and first["rows_checked"] == 4
 
 
-def test_version(step: Program) -> None:
+def test_version(any_step: Program) -> None:
     """CHANGELOG.md begins with it, and CITATION.cff names it."""
-    done = step.run("--version")
-    found = re.fullmatch(rf"{step.name} (\d+\.\d+\.\d+), commit \S+\n", done.stdout)
+    done = any_step.run("--version")
+    found = re.fullmatch(rf"{any_step.name} (\d+\.\d+\.\d+), commit \S+\n", done.stdout)
     assert done.returncode == RIGHT and found
     assert re.search("^## (.*)$", (REPOSITORY / "CHANGELOG.md").read_text(), re.MULTILINE)[1] == found[1]
     assert f"\nversion: {found[1]}\n" in (REPOSITORY / "CITATION.cff").read_text()

@@ -1,63 +1,47 @@
-"""Steps called directly, with tensors that the command line cannot ask for: step_under_test.c.
+"""Steps called directly, with tensors that the command line cannot ask for: step_under_test.c."""
 
-The trials also run on steps that are wrong on purpose and must notice the faults. These are the
-real sources with one line changed.
-"""
-
-import os
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.lib.configs import CALLED_HEAD_DIMS
 from tests.lib.kinds import FACTS, FP8_STEPS, HOPPER_STEPS, PERSISTENT_STEPS, SCALAR_STEPS
-from tests.lib.programs import DEVICE, RIGHT, STEP_DIR, USAGE, WRONG, Program
-from tests.lib.source_tree import SourceTree
+from tests.lib.programs import RIGHT, STEP_DIR, USAGE, Program
 from tests.lib.steps import step_names
 
 PROBLEMS = 8  # in step_under_test.c: 2 lengths x 2 head dimensions x 2 types, with two masks
-
-
-def call(program: Path, trial: str, fault: int = 0) -> subprocess.CompletedProcess:
-    return subprocess.run([program, trial], capture_output=True, text=True, timeout=300, check=False,
-                          env={**os.environ, "FAULT": str(fault)})
 
 
 def lines_of(step: Program, trial: str) -> list[str]:
     """The line printed for each problem; no answer may be wrong."""
     if trial != "wide" and not step.takes(64):
         pytest.skip("the head dimensions of these problems are none of its own")
-    done = call(STEP_DIR / "under_test" / step.name, trial)
+    done = subprocess.run([STEP_DIR / "under_test" / step.name, trial], capture_output=True,
+                          text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (RIGHT, ""), done.stdout + done.stderr
     return done.stdout.splitlines()
-
-
-@pytest.fixture(name="called_step", params=step_names())
-def called(request: pytest.FixtureRequest) -> Program:
-    return Program(request.param)
 
 
 @pytest.mark.parametrize("trial, count", [
     ("padded", PROBLEMS), ("poisoned", PROBLEMS), ("guarded", PROBLEMS),
     pytest.param("wide", PROBLEMS // 4, marks=pytest.mark.exhaustive)])  # padded, with D = 256
-def test_same_bits_wherever_the_tensors_lie(called_step: Program, trial: str, count: int) -> None:
-    if trial == "wide" and not called_step.takes(256):
+def test_same_bits_wherever_the_tensors_lie(step: Program, trial: str, count: int) -> None:
+    if trial == "wide" and not step.takes(256):
         pytest.skip("D = 256 is none of its head dimensions")
-    lines = lines_of(called_step, trial)
+    lines = lines_of(step, trial)
     assert len(lines) == count and all(line.endswith(": same bits") for line in lines)
 
 
-def test_odd_strides_are_taken_or_refused_by_name(called_step: Program) -> None:
+def test_odd_strides_are_taken_or_refused_by_name(step: Program) -> None:
     """Four tensors, three strides each, fp16, D = 64, no mask. Copies of 16 bytes need aligned rows."""
-    lines = lines_of(called_step, "strides")
+    lines = lines_of(step, "strides")
     assert len(lines) == 12
     for line in lines:
-        chunk = 16 if called_step.name in FP8_STEPS and line[0] != "O" else 8
+        chunk = 16 if step.name in FP8_STEPS and line[0] != "O" else 8
         refused = (f": refused: the strides of {line[0]} must be multiples of {chunk} elements in "
-                   f"{called_step.name}")
-        assert line.endswith(": same bits" if called_step.name in SCALAR_STEPS else refused)
+                   f"{step.name}")
+        assert line.endswith(": same bits" if step.name in SCALAR_STEPS else refused)
 
 
 @pytest.mark.parametrize("name", SCALAR_STEPS)
@@ -80,15 +64,15 @@ def test_tensor_core_steps_refuse_pointers_that_16_bytes_cannot_reach(name: str)
     assert all(line.endswith(": cudaErrorMisalignedAddress") for line in lines)
 
 
-def test_gpus_without_what_a_step_needs_are_refused(called_step: Program) -> None:
+def test_gpus_without_what_a_step_needs_are_refused(step: Program) -> None:
     """The device reports compute capability 7.5, then 7.0, for each problem."""
-    lines = lines_of(called_step, "old-gpu")
+    lines = lines_of(step, "old-gpu")
     assert len(lines) == 2 * PROBLEMS
-    if called_step.name in SCALAR_STEPS:
+    if step.name in SCALAR_STEPS:
         assert set(lines) == {"taken"}
         return
-    refused = f"refused: this GPU has compute capability 7.{{}}: {called_step.name} needs {{}}"
-    if called_step.name in HOPPER_STEPS:
+    refused = f"refused: this GPU has compute capability 7.{{}}: {step.name} needs {{}}"
+    if step.name in HOPPER_STEPS:
         assert set(lines) == {refused.format(minor, "9.0 (Hopper)") for minor in (5, 0)}
         return
     assert set(lines[::2]) == {"taken", refused.format(5, "8.0 for bf16")}
@@ -141,58 +125,3 @@ def test_steps_with_little_shared_memory(step: Program, head_dim: int, shared_kb
                                        done.stderr).groups())
     assert needed > limit == shared_kb << 10
 
-
-# --- Wrong on purpose ----------------------------------------------------------------------------
-
-HEADS, COPIES = "common/device/heads.cuh", "common/device/copy_tile.cuh"
-TILES = "common/device/store_rows.cuh"
-STEP01, STEP04 = "steps/step01_naive.cu", "steps/step04_prefetch.cu"
-FAULTED, OTHER_BITS = (DEVICE, "illegal memory access"), (WRONG, "other bits")
-TOUCHED = (WRONG, "O was written to outside its rows")
-# File, original text, text that is faulty if FAULTY; the trials that notice the fault, and how.
-FAULTS = {
-    "head of K and V off by one": (
-        HEADS, "= head / (problem.q_heads / problem.kv_heads)",
-        "= head / (problem.q_heads / problem.kv_heads) + (FAULTY)",
-        {"guarded": FAULTED}),
-    "step 01 reads keys past the end": (
-        STEP01, "row < rows && column", "(FAULTY || row < rows) && column", {"guarded": FAULTED}),
-    "rows past the end are copied": (
-        COPIES, "first + row < rows);", "FAULTY || first + row < rows);",
-        {"guarded": FAULTED, "poisoned": OTHER_BITS}),
-    "the first key tile begins a row early": (
-        COPIES, "matrix + (first + chunk.row)", "matrix + (first + chunk.row - (FAULTY))",
-        {"guarded": FAULTED}),
-    "rows of O are stored past the end": (
-        TILES, "store_16(target, chunks[j], first + chunk.row",
-        "store_16(target, chunks[j], FAULTY || first + chunk.row", {"poisoned": TOUCHED}),
-    "rows of O take the stride of Q": (
-        STEP04, "problem.o_strides.row",
-        "(FAULTY ? problem.q_strides : problem.o_strides).row",
-        {"padded": TOUCHED}),
-    "heads of V take the stride of K": (
-        HEADS, "kv_head * problem.v_strides.head", "kv_head * (FAULTY ? problem.k_strides : problem.v_strides).head",
-        {"padded": OTHER_BITS}),
-}
-
-
-@pytest.fixture(scope="module")
-def faulty(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Steps 01 and 04; the environment names their fault."""
-    tree = SourceTree(tmp_path_factory.mktemp("faulty"), built="cpu")
-    for number, (path, old, new, _) in enumerate(FAULTS.values(), 1):
-        tree.add_fault(number, path, old, new)
-    tree.compile_only("step04", *CALLED_HEAD_DIMS, element="")
-    built = {name: f"build/cpu/under_test/{name}" for name in ("step01", "step04")}
-    assert tree.make("BACKEND=cpu", *built.values()).returncode == 0
-    return {name: tree.root / path for name, path in built.items()}
-
-
-@pytest.mark.cpu_only("the faults are found by the CPU backend's guard pages")
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_noticed(faulty: dict[str, Path], name: str) -> None:
-    number, (path, _, _, trials) = list(FAULTS).index(name) + 1, FAULTS[name]
-    for trial, (code, text) in trials.items():
-        done = call(faulty["step01" if path == STEP01 else "step04"], trial, number)
-        assert done.returncode == code
-        assert text in done.stdout + done.stderr

@@ -43,16 +43,16 @@ def test_small_p_beside_large_ones(name: str, tmp_path: Path, keys: int, v_of_si
 
 
 @fp8_steps
-@pytest.mark.parametrize("scale, scales", [
-    (0.125, (1e-25, 1e-25, 1)),     # their product is 0 in fp32
-    (1.5, (3e38, 2e-38, 1)),        # that of the softmax times that of Q is infinite
-    (0.125, (1, 1, 1.3e-38))])      # that of V divided by l is subnormal
+@pytest.mark.parametrize("scale, scales, keys", [
+    (0.125, (1e-25, 1e-25, 1), 4096),   # their product is 0 in fp32
+    (1.5, (3e38, 2e-38, 1), 4096),      # that of the softmax times that of Q is infinite
+    (0.125, (1, 1, 1.3e-38), 65536)])   # that of V divided by l is subnormal
 def test_scales_whose_product_is_no_normal_number(name: str, tmp_path: Path, scale: float,
-                                                  scales: tuple[float, float, float]) -> None:
-    p = Problem(heads=1, seqlen=70, seqlen_kv=65536, head_dim=DIM, mask="causal", dtype="e4m3",
+                                                  scales: tuple[float, float, float], keys: int) -> None:
+    p = Problem(heads=1, seqlen=70, seqlen_kv=keys, head_dim=DIM, mask="causal", dtype="e4m3",
                 out_dtype="bf16", scale=scale)
     draw = np.random.default_rng(5)
     q = draw.choice([ONE, SIGN | ONE], (1, 1, 70, DIM))
-    k = draw.choice([EIGHTH, SIGN | EIGHTH], (1, 1, 65536, DIM))
-    v = draw.choice([HALF, ONE], (1, 1, 65536, DIM))
+    k = draw.choice([EIGHTH, SIGN | EIGHTH], (1, 1, keys, DIM))
+    v = draw.choice([HALF, ONE], (1, 1, keys, DIM))
     assert solve(name, tmp_path, p, scales, q, k, v) == []

@@ -40,9 +40,9 @@ def test_right_kernels_have_no_findings_and_keep_their_limits(step: Program, tmp
             if (found := exceeded(record))} == {}
 
 
-def test_counts_agree_with_those_of_the_runtime(step: Program) -> None:
+def test_counts_agree_with_those_of_the_runtime(kind_step: Program) -> None:
     """The lab counts by source line, the simulator in total."""
-    report = step.run_right("-n", 100, "--report").stdout
+    report = kind_step.run_right("-n", 100, "--report").stdout
     whole = int(re.search(r"^ +mma +(\d+) ", report, re.MULTILINE)[1])
     by_kernel = sum(map(int, re.findall(r"^ +(\d+) mma \(", report, re.MULTILINE)))
     assert by_kernel == whole

@@ -40,8 +40,8 @@ def added(records: list[dict]) -> dict[str, int]:
     return {field: sum(record[field] for record in records) for field in fields}
 
 
-def test_lines_add_up_to_kernels_and_these_to_the_run(step: Program, tmp_path: Path) -> None:
-    records = report(step, tmp_path, *PROBLEM)
+def test_lines_add_up_to_kernels_and_these_to_the_run(kind_step: Program, tmp_path: Path) -> None:
+    records = report(kind_step, tmp_path, *PROBLEM)
     (run,) = of(records, "run")
     kernels, lines = of(records, "kernel"), of(records, "line")
     for kernel in kernels:
@@ -49,11 +49,11 @@ def test_lines_add_up_to_kernels_and_these_to_the_run(step: Program, tmp_path: P
         assert added(own) == counts_in(kernel)
     assert added([kernel for kernel in kernels if kernel["forward"]]) == counts_in(run)
     assert run["mma_flop"] == 4096 * run["mma"]
-    assert (run["wgmma"] > 0) == (run["wgmma_flop"] > 0) == (step.name in HOPPER_STEPS)
+    assert (run["wgmma"] > 0) == (run["wgmma_flop"] > 0) == (kind_step.name in HOPPER_STEPS)
     assert run["findings"] == len(of(records, "finding")) == 0
 
 
-def test_fields_are_documented(step: Program, tmp_path: Path) -> None:
+def test_fields_are_documented(kind_step: Program, tmp_path: Path) -> None:
     """All fields of each kind of record, and of a record of --json, are in docs/json-records.md."""
     text = (REPOSITORY / "docs/json-records.md").read_text()
     documented = set(re.findall(r"`([a-z_0-9]+)`", text))
@@ -64,7 +64,7 @@ def test_fields_are_documented(step: Program, tmp_path: Path) -> None:
         documented |= {f"{kind}_{field}" for field in ("requests", "bytes", "wavefronts",
                                                        "conflicts", "most_ways")}
     path = tmp_path / "records"
-    records = report(step, tmp_path, "-n", 64, "-j", path)
+    records = report(kind_step, tmp_path, "-n", 64, "-j", path)
     (record,) = read_records(path)
     lab = {field.removeprefix("lab_") for field in record if field.startswith("lab_")}
     assert lab == {"findings", *counts_in(records[0])} | {f for f in records[0] if "most_" in f}
@@ -90,17 +90,17 @@ def test_reports_of_several_cases_follow_each_other(any_step: Program, tmp_path:
 
 @pytest.mark.parametrize("order", ["forward",
                                    pytest.param("reverse", marks=pytest.mark.exhaustive)])
-def test_same_bytes_for_any_number_of_threads(step: Program, tmp_path: Path, order: str) -> None:
+def test_same_bytes_for_any_number_of_threads(kind_step: Program, tmp_path: Path, order: str) -> None:
     """The same JSON, and the same text after the report of the run."""
     seen = set()
-    lines = of(report(step, tmp_path, *PROBLEM), "line")
+    lines = of(report(kind_step, tmp_path, *PROBLEM), "line")
     places = [f"{record['file']}:{record['line']}" for record in lines
               if record["global_store_requests"] > 0]
     for threads in ("1", "5"):
         path = tmp_path / "report"
         path.unlink(missing_ok=True)
         parts = f"traffic,banks,annotate,roofline:a100,access:{places[0]},json:{path}"
-        stdout = step.run_right(*PROBLEM, f"--report={parts}", cwd=REPOSITORY,
+        stdout = kind_step.run_right(*PROBLEM, f"--report={parts}", cwd=REPOSITORY,
                                 env={"SIMT_THREADS": threads, "SIMT_ORDER": order}).stdout
         seen.add((stdout[stdout.index("\nlab "):], path.read_bytes()))
     assert len(seen) == 1

@@ -45,8 +45,8 @@ def part(stdout: str, name: str) -> list[str]:
 
 # --- The table ------------------------------------------------------------------------------------
 
-def test_lines_come_with_their_source(step: Program) -> None:
-    table = part(step.run_right("-n", 100, "--report=traffic,banks", cwd=REPOSITORY).stdout, "lab ")
+def test_lines_come_with_their_source(kind_step: Program) -> None:
+    table = part(kind_step.run_right("-n", 100, "--report=traffic,banks", cwd=REPOSITORY).stdout, "lab ")
     places = [re.fullmatch(r" {11}(\S+):(\d+)  (\S.*)", line) for line in table]
     places = [found for found in places if found]
     assert len(places) >= 5
@@ -55,9 +55,9 @@ def test_lines_come_with_their_source(step: Program) -> None:
         assert text == line.strip()[:100].rstrip() or line.strip().startswith(text)
 
 
-def test_intensity_is_flop_by_bytes(step: Program, tmp_path: Path) -> None:
+def test_intensity_is_flop_by_bytes(kind_step: Program, tmp_path: Path) -> None:
     path = tmp_path / "record.json"
-    stdout = step.run_right("-n", 128, "--report=traffic,banks", "-j", path).stdout
+    stdout = kind_step.run_right("-n", 128, "--report=traffic,banks", "-j", path).stdout
     (record,) = read_records(path)
     sectors = sum(record[f"lab_{kind}_sectors"] for kind in DEVICE_MEMORY)
     assert f" {record['flops'] / (32 * sectors):.1f} FLOP a byte of the sectors counted" in stdout
@@ -175,9 +175,9 @@ def test_counts_in_the_margin(faulty: Path) -> None:
     assert line_of(FAULTY_SOURCE, "static Fault chosen_fault() {") not in numbers
 
 
-def test_margin_adds_up(step: Program, tmp_path: Path) -> None:
+def test_margin_adds_up(kind_step: Program, tmp_path: Path) -> None:
     path = tmp_path / "report"
-    stdout = step.run_right("-n", 100, f"--report=annotate,json:{path}", cwd=REPOSITORY).stdout
+    stdout = kind_step.run_right("-n", 100, f"--report=annotate,json:{path}", cwd=REPOSITORY).stdout
     margin = sum(int(line[:10]) for line in part(stdout, "annotate")
                  if re.match(r" *\d+ .{36}\|", line) and line[:10].strip())
     counted = sum(record[f"{kind}_sectors"] for record in read_records(path)
@@ -236,10 +236,10 @@ def bounds_of(stdout: str) -> dict[str, float]:
     return {unit: float(time) for unit, time in found}
 
 
-def test_roofline_from_a_file(step: Program, tmp_path: Path) -> None:
+def test_roofline_from_a_file(kind_step: Program, tmp_path: Path) -> None:
     gpu, records = tmp_path / "small.gpu", tmp_path / "records"
     gpu.write_text(GPU_FILE)
-    stdout = step.run_right("-n", 256, f"--report=roofline:{gpu}", "-j", records).stdout
+    stdout = kind_step.run_right("-n", 256, f"--report=roofline:{gpu}", "-j", records).stdout
     (record,) = read_records(records)
     bounds = bounds_of(stdout)
     waves = sum(record[f"lab_{kind}_wavefronts"] for kind in ("shared_load", "shared_store",

@@ -18,13 +18,10 @@ EDITED = "its tests edit the sources of these steps"
 ALLOWED = {
     "common/device/": "a header says which step introduced what it holds",
     "tests/docs/": "what the pages and explorers say of these steps",
-    "tests/e2e/correctness/test_direct.py": EDITED,
     "tests/e2e/exercises/": "the exercises belong to steps",
     "tests/e2e/lab/test_lab.py": EDITED,
     "tests/e2e/lab/test_lab_hopper.py": EDITED,
     "tests/e2e/lab/test_lab_truth.py": "a number that a GPU counted for these steps",
-    "tests/e2e/lab/test_limits.py": EDITED,
-    "tests/e2e/tools/test_mutants.py": "its tests name mutants of one step",
     "tests/gpu/README.md": "it says what is known of measured steps",
 }
 

@@ -1,12 +1,9 @@
-"""CUDA C that the CPU backend does not have ends in one line, which says what to use instead; files that
-editors on Windows have written compile."""
+"""CUDA C that the CPU backend does not have ends in one line, which says what to use instead. The unit tests
+of rewrite_launches have launches without template arguments, and files written on Windows."""
 
 import pytest
 
-from tests.lib.kinds import NAIVE, SCALAR_STEPS
-from tests.lib.programs import RIGHT
-from tests.lib.source_tree import PLAIN, SourceTree
-from tests.lib.steps import source_of
+from tests.lib.source_tree import SourceTree
 
 pytestmark = pytest.mark.cpu_only("nvcc takes all of this")
 
@@ -20,23 +17,13 @@ HEADERS = {
     "cub/cub.cuh": ("cub::WarpReduce<float> r;", "lanes_reduce_sum() of device/warp.cuh"),
     "cuda_fp8.h": ("__nv_fp8_e4m3 x;", "pack_e4m3() of device/ptx_hopper.cuh"),
 }
-PTX = """__global__ void k(int *out) {
-  int x;
-  asm volatile("mov.u32 %0, %%laneid;"
-               : "=r"(x));
-  *out = x;
-}
-"""
-DEDUCED = """template <typename T> __global__ void k(T *a) { *a = 1; }
-void f(float *a) {
-  k<<<1, 32>>>(a);
-}
-"""
 REGISTERS = """#include "device/ptx_hopper.cuh"
 static_assert(registers_suffice<%s>());
 """
 
 CALLS = {
+    "inline PTX": ("__global__ void k(int *a) { asm volatile(\"mov.u32 %0, %%laneid;\" : \"=r\"(*a)); }",
+                   "between #ifdef __CUDACC__ and #else, and C++ behind the #else"),
     "0 for a pointer": ("__global__ void k(float *a) { *a = 1; }\nvoid f() { k<<<1, 32>>>(0); }",
                         "an argument does not convert to the kernel's parameter (write nullptr, not NULL or 0)"),
     "an atomic of fp16": ("#include <cuda_fp16.h>\n__global__ void k(half *a) { atomicAdd(a, half(1)); }",
@@ -77,42 +64,8 @@ def test_a_header_that_is_missing_says_what_to_use(tree: SourceTree, header: str
     assert "on the CPU backend: call " + instead in error
 
 
-def test_inline_ptx_says_what_to_use(tree: SourceTree) -> None:
-    (error,) = compile_errors(tree, PTX)
-    assert error.startswith("steps/step98_mine.cu:4:")
-    assert "the CPU backend cannot execute inline PTX: call a function of device/ptx.cuh" in error
-
-
-def test_inline_ptx_for_a_gpu_alone_is_left_alone(tree: SourceTree) -> None:
-    guarded = PTX.replace("  asm", "#ifdef __CUDACC__\n  asm").replace(
-        '(x));\n', '(x));\n#else\n  x = threadIdx.x % 32;\n#endif\n')
-    (tree.root / "steps/step98_mine.cu").write_text("#include <cuda_runtime.h>\n" + guarded)
-    assert tree.make("BACKEND=cpu", "build/cpu/steps/step98_mine.o").returncode == 0
-
-
-def test_a_launch_that_deduces_template_arguments_says_what_to_write(tree: SourceTree) -> None:
-    (error,) = compile_errors(tree, DEDUCED)
-    assert error.startswith("steps/step98_mine.cu:4: error: k is a template")
-    assert error.endswith("write them, as in k<float><<<grid, block>>>(...)")
-
-
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_that_does_not_compile_says_what_to_write(tree: SourceTree, call: str) -> None:
     source, instead = CALLS[call]
     (error,) = compile_errors(tree, source)
     assert error.endswith(instead)
-
-
-def test_a_byte_order_mark_and_carriage_returns_do_not_matter(tree: SourceTree) -> None:
-    file = tree.root / f"steps/{source_of(NAIVE).path.name}"
-    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
-    assert tree.step(NAIVE, "DEBUG=0", PLAIN).run("-n", 40, "-d", 32).returncode == RIGHT
-
-
-def test_dynamic_shared_memory_may_have_another_name(tree: SourceTree) -> None:
-    tree.compile_only(SCALAR_STEPS[-1], 32)
-    file = f"steps/{source_of(SCALAR_STEPS[-1]).path.name}"
-    tree.replace(file, "unsigned char smem[]", "unsigned char raw_bytes[]")
-    tree.replace(file, "smem", "raw_bytes")
-    done = tree.step(SCALAR_STEPS[-1]).run("-n", 40, "-d", 32, "--report")
-    assert done.returncode == RIGHT and "\nfindings   0\n" in done.stdout

@@ -64,9 +64,10 @@ def test_it_is_tested(tree: SourceTree) -> None:
 
 def test_it_is_tried_by_mutants(tree: SourceTree) -> None:
     only = r"attention_kernel \| barrier removed .* \| 1$"
-    done = tree.made("mutants", "BACKEND=cpu", f"STEP={NUMBER}", f"ONLY={only}",
-                     f"PYTHON={sys.executable}")
+    words = ("mutants", "BACKEND=cpu", f"STEP={NUMBER}", f"ONLY={only}", f"PYTHON={sys.executable}")
+    done = tree.made(*words)
     assert re.search(rf"^{NEW} +1 +0 +1 ", done.stdout, re.MULTILINE), done.stdout  # by a finding
+    assert " of " not in tree.made(*words).stdout  # all verdicts are known
 
 
 def test_it_is_documented(tree: SourceTree) -> None:

@@ -1,6 +1,5 @@
-/** @file The reference, compared with closed forms and with a second implementation that shares no
- * code with it. Rows that attend nothing or something infinite, in any layout and order, each
- * delivered once. */
+/** @file The reference, compared with a second implementation that shares no code with it; each row
+ * is delivered once. The end-to-end tests have NaN, infinities, layouts and masks. */
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -97,29 +96,6 @@ static void assert_close(double a, double b, double relative) {
   if (!(fabs(a - b) <= relative * (1 + fabs(b)))) fail_msg("%.17g is not %.17g", a, b);
 }
 
-TEST(one_large_score_selects_its_row_of_v) {
-  Fixture f = new_fixture(DTYPE_BF16, 1, 1, 40, 130, 160);
-  memset(f.q, 0, row_count(&f.p) * 160 * 2);
-  memset(f.k, 0, 2 * 130 * 160 * 2);
-  for (int b = 0; b < 2; ++b) { /* query q and key 3q + 1 are 1 in dimension q alone */
-    for (int q = 0; q < 40; ++q) {
-      f.q[(b * 40 + q) * 160 + q] = element_bits(DTYPE_BF16, 1024);
-      f.k[(b * 130 + 3 * q + 1) * 160 + q] = element_bits(DTYPE_BF16, 1024);
-    }
-  }
-  run(&f);
-  for (size_t i = 0; i < row_count(&f.p); ++i) {
-    const RowIndex row = row_at(&f.p, i);
-    assert_close(f.lse[i], 1024.0 * 1024.0 * f.p.scale, 1e-14);
-    for (int d = 0; d < 160; ++d) {
-      const double picked = v_at(&f, row.batch, 0, 3 * row.q + 1, d);
-      assert_true(f.o[i * 160 + (size_t)d] == picked);
-      assert_true(f.base[i * 160 + (size_t)d] == picked);
-    }
-  }
-  free_fixture(&f);
-}
-
 /* Three plain loops, with the definitions of mask, grouping and rounding written again. */
 static void naive_row(const Fixture *f, RowIndex row, double *o, double *base, double *lse) {
   const Problem *p = &f->p;
@@ -195,106 +171,6 @@ TEST(random_problems_agree_with_naive_loops) {
       free_fixture(&f);
     }
   }
-}
-
-/* --- Rows ---------------------------------------------------------------------------------------
- */
-
-TEST(a_row_with_nothing_to_attend_is_zero) {
-  Fixture f = new_fixture(DTYPE_FP16, 1, 1, 10, 4, 32);
-  f.p.mask = MASK_CAUSAL; /* rows 0..5 attend nothing */
-  f.v[0] = element_bits(DTYPE_FP16, NAN);
-  run(&f);
-  for (size_t q = 0; q < 6; ++q) {
-    assert_true(f.lse[q] == -INFINITY);
-    for (size_t d = 0; d < 32; ++d) assert_true(f.o[q * 32 + d] == 0 && f.base[q * 32 + d] == 0);
-  }
-  assert_true(isfinite(f.lse[6]) && isnan(f.o[6 * 32]) && isfinite(f.o[6 * 32 + 1]));
-  free_fixture(&f);
-}
-
-TEST(masked_keys_are_never_read) {
-  Fixture f = new_fixture(DTYPE_BF16, 1, 1, 70, 70, 32);
-  f.p.mask = MASK_CAUSAL;
-  for (int d = 0; d < 32; ++d) f.k[69 * 32 + d] = f.v[69 * 32 + d] = 0x7fff;
-  run(&f);
-  for (size_t i = 0; i < 69 * 32; ++i) assert_true(isfinite(f.o[i]) && isfinite(f.base[i]));
-  for (size_t i = 69 * 32; i < 70 * 32; ++i) assert_true(isnan(f.o[i]));
-  assert_true(isnan(f.lse[69]));
-  free_fixture(&f);
-}
-
-TEST(infinite_scores_follow_the_formula) {
-  Fixture f = new_fixture(DTYPE_FP16, 1, 1, 2, 3, 32);
-  for (int i = 0; i < 2 * 32; ++i) f.q[i] = element_bits(DTYPE_FP16, i < 32 ? 1 : -1);
-  for (int i = 0; i < 3 * 32; ++i) f.k[i] = element_bits(DTYPE_FP16, INFINITY);
-  run(&f);
-  assert_true(isnan(f.lse[0]) && isnan(f.o[0]));      /* inf - inf */
-  assert_true(f.lse[1] == -INFINITY && f.o[32] == 0); /* every score is -inf, as if masked */
-  free_fixture(&f);
-}
-
-/* Moves tensors from [B, H, N, D] to [B, N, H, D]. */
-static uint16_t *interleave(const uint16_t *from, Strides *strides, int heads, int rows, int dim) {
-  uint16_t *to = malloc(2 * (size_t)heads * (size_t)rows * (size_t)dim * sizeof *to);
-  const Strides bnhd = {strides->batch, dim, (int64_t)heads * dim};
-  for (int b = 0; b < 2; ++b) {
-    for (int h = 0; h < heads; ++h) {
-      for (int row = 0; row < rows; ++row) {
-        memcpy(to + row_offset(&bnhd, b, h, row), from + row_offset(strides, b, h, row),
-               sizeof *to * (size_t)dim);
-      }
-    }
-  }
-  *strides = bnhd;
-  return to;
-}
-
-TEST(the_layout_does_not_matter) {
-  Fixture f = new_fixture(DTYPE_FP16, 4, 2, 35, 70, 64);
-  f.p.mask = MASK_CAUSAL;
-  run(&f);
-  Fixture g = f;
-  const size_t bytes = row_count(&f.p) * 64 * sizeof(double);
-  g.q = interleave(f.q, &g.p.q_strides, 4, 35, 64);
-  g.k = interleave(f.k, &g.p.k_strides, 2, 70, 64);
-  g.v = interleave(f.v, &g.p.v_strides, 2, 70, 64);
-  g.o = malloc(bytes);
-  g.base = malloc(bytes);
-  g.lse = malloc(row_count(&f.p) * sizeof(double));
-  run(&g);
-  assert_memory_equal(f.o, g.o, bytes);
-  assert_memory_equal(f.base, g.base, bytes);
-  assert_memory_equal(f.lse, g.lse, row_count(&f.p) * sizeof(double));
-  free_fixture(&f);
-  free_fixture(&g);
-}
-
-static void assert_row_is(void *context, size_t index, const ReferenceRow *row) {
-  const Fixture *f = context;
-  const size_t dim = (size_t)f->p.head_dim, i = (index * 37) % row_count(&f->p);
-#pragma omp critical(cmocka) /* its assertions may not run in two threads at once */
-  {
-    assert_memory_equal(row->o, f->o + i * dim, dim * sizeof(double));
-    assert_memory_equal(row->base, f->base + i * dim, dim * sizeof(double));
-    assert_memory_equal(&row->lse, &f->lse[i], sizeof(double));
-  }
-}
-
-TEST(a_row_does_not_depend_on_the_other_rows) {
-  Fixture f = new_fixture(DTYPE_BF16, 4, 2, 50, 150, 96);
-  f.p.mask = MASK_CAUSAL;
-  run(&f);
-  RowIndex rows[500]; /* any order, with repeats, several rows of one head in sequence */
-  for (size_t i = 0; i < 500; ++i) rows[i] = row_at(&f.p, i * 37 % row_count(&f.p));
-  const Mask mask = mask_simple(&f.p);
-  const HostInputs inputs = {f.q, f.k, f.v, &mask};
-  Error error;
-  for (int threads = 1; threads <= 2; ++threads) {
-    omp_set_num_threads(threads);
-    assert_true(reference_rows(&f.p, &inputs, rows, 500, assert_row_is, &f, NULL, &error));
-  }
-  free_fixture(&f);
 }
 
 static void ignore_row(void *context, size_t index, const ReferenceRow *row) {

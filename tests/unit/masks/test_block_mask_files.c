@@ -120,31 +120,6 @@ TEST(files_that_do_not_fit_are_refused) {
                "key/value blocks");
 }
 
-/** Every tensor may broadcast by itself. */
-TEST(every_file_broadcasts_on_its_own) {
-  for (int combination = 0; combination < 1 << 2 * TENSOR_TILES; combination += 5) {
-    Files files = good_files();
-    int batches = 1, heads = 1;
-    for (int i = 0; i < TENSOR_TILES; i++) {
-      if (combination >> 2 * i & 1) files.shapes[i][0] = 1;
-      if (combination >> 2 * i & 2) files.shapes[i][1] = 1;
-      if (files.shapes[i][0] > batches) batches = 2;
-      if (files.shapes[i][1] > heads) heads = 2;
-    }
-    const TestPath directory = write_files(&files);
-    HostBlockMask blocks;
-    Error error = {0};
-    if (!block_mask_read(directory.text, &FILES_PROBLEM, 8, 4, &blocks, &error)) {
-      fail_msg("%s", error.text);
-    }
-    assert_int_equal(blocks.mask.batches, batches);
-    assert_int_equal(blocks.mask.heads, heads);
-    assert_int_equal(block_mask_statistics(&blocks.mask, 8).full, 2 * batches * heads);
-    block_mask_free(&blocks);
-    remove_block_mask(directory.text);
-  }
-}
-
 /** A row without slots attends nothing. */
 TEST(masks_may_have_no_slots_at_all) {
   static const int32_t NO_BLOCKS[4] = {0};

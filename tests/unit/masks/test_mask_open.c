@@ -171,9 +171,9 @@ TEST(dense_files_are_read_entry_by_entry) {
 }
 
 TEST(saved_block_masks_are_read_back) {
-  static const char *const TEXTS[] = {"full",       "causal",     "window:5",
-                                      "document:3", "prefix:4",   "dilated:2",
-                                      "random:0.4", "blocks:0.5", "empty"};
+  static const char *const TEXTS[] = {"full",     "causal",       "window:5",   "document:3",
+                                      "prefix:4", "dilated:2",    "random:0.4", "blocks:0.5",
+                                      "empty",    "interleaved:2"};
   const TestPath directory = test_path("mask");
   const Problem p = mask_problem(2, 3, 21, 34);
   for (size_t i = 0; i < sizeof TEXTS / sizeof TEXTS[0]; i++) {

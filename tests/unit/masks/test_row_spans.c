@@ -41,28 +41,6 @@ static void check_spans(const Problem *p, const Mask *mask) {
   block_mask_free(&built);
 }
 
-TEST(masks_with_one_span_are_recognised) {
-  static const struct {
-    const char *text;
-    bool one_span;
-  } MASKS[] = {{"full", true},        {"causal", true},      {"empty", true},
-               {"window:1", true},    {"window:20", true},   {"window:999", true},
-               {"document:5", true},  {"prefix:0", true},    {"prefix:13", true},
-               {"prefix:31", true},   {"dilated:1", true},   {"interleaved:1", true},
-               {"random:0", true},    {"random:1", true},    {"dilated:2", false},
-               {"random:0.5", false}, {"blocks:0.5", false}, {"blocks:1", false}};
-  static const int LENGTHS[][2] = {{5, 31}, {40, 31}, {64, 64}, {17, 96}};
-  for (size_t t = 0; t < sizeof MASKS / sizeof MASKS[0]; t++) {
-    for (size_t l = 0; l < sizeof LENGTHS / sizeof LENGTHS[0]; l++) {
-      const Problem p = mask_problem(2, 2, LENGTHS[l][0], LENGTHS[l][1]);
-      Mask mask = open_mask(MASKS[t].text, &p, 8, 16);
-      if (mask.one_span != MASKS[t].one_span) fail_msg("%s", MASKS[t].text);
-      if (mask.one_span) check_spans(&p, &mask);
-      mask_free(&mask);
-    }
-  }
-}
-
 enum { BATCH = 2, HEADS = 3, QUERIES = 7, KEYS = 20 };
 
 /** A file whose rows attend spans that differ between heads and batch entries, some of none; unless
