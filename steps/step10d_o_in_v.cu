@@ -10,7 +10,7 @@
  * - After the last V of a tile of queries, the O of each consumer goes through the pipeline of V,
  *   as if it were one more tile of V. So the state of V has a larger count than that of K.
  * - The producer grants a slot when no product reads its V. It is released when TMA has read O.
- * - The first V waits for the previous O, so the producer asks for each K before the previous V.
+ * - The first V waits for the previous O. So that no K does, each K comes before the previous V.
  * - Two consumers: O alone takes 128 registers. And short last tiles, as in step 08.
  *
  * What it costs: all parts of the kernel must count V and O in the same order.
