@@ -54,6 +54,9 @@ def exceeded(record: dict) -> list[str]:
              for kind, most in table(limits, head_dim).items()
              if (value := record[f"lab_{kind}_{field}"]) > most]
     mma, under = record["lab_mma"], record["lab_mma_under_copy"]
+    usual = record["mask"] == "full" and record["input"] == "normal" and record["scale"] < 1.01 * head_dim**-0.5
+    if mma > 0 and usual and record["lab_wgmma"] > 0:
+        found.append(f"{mma} mma: S is computed again, which such scores never need")
     least = least_overlap(limits, record)
     if 100 * under < least * mma:
         found.append(f"{100 * under / mma:.1f} % of the mma with a copy in flight, at least {least} %")

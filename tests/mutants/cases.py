@@ -45,6 +45,30 @@ def write_sink(directory: Path, keys: int, k0: float) -> Path:
     return write_inputs(directory, 130, 192, changes)
 
 
+def write_scores(directory: Path, k0: np.ndarray, zero: np.ndarray) -> Path:
+    """130 queries, whose scores are 448 times k0 of each key; V is 0 in the keys of `zero`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    q, k = np.zeros((1, 2, 130, 64), "<f4"), np.zeros((1, 2, len(k0), 64), "<f4")
+    v = np.random.default_rng(1).standard_normal(k.shape, "<f4")
+    q[..., 0], k[..., 0], v[:, :, zero] = 448, k0, 0
+    for name, tensor in zip("qkv", (q, k, v), strict=True):
+        np.save(directory / f"{name}.npy", tensor)
+    return directory
+
+
+def sums_at_a_bound(directory: Path) -> list[str]:
+    """In e4m3: a sum of a lane that is just small enough; and a maximum that must not be raised,
+    because what other lanes add would be lost."""
+    lane = np.arange(256) % 8 // 2
+    k0 = np.where(lane > 0, -224, -448)[:192]
+    k0[[0, 1, 8]] = 0, 0, -28
+    late = (np.arange(256) >= 128) & (lane > 0)
+    k1 = np.where(late, -96, -448)
+    k1[[0, 128, 129, 136, 137]] = 448, 416, 416, 416, 352
+    at, above = write_scores(directory / "at", k0, lane[:192] == 0), write_scores(directory / "above", k1, ~late)
+    return [f"--input {at} --scale 0.000110514537716828", f"--input {above} --scale 4.835011025111225e-05"]
+
+
 def _write_mask(directory: Path, shapes: list[tuple[int, int]], rows: int, slots: int,
                 fields: list[list[int]], block: int, tiles: list[list[bool]]) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
@@ -204,6 +228,7 @@ WIDE = [
     "-b 1 -H 1 -n 64 -k 160 -d 256 -i spiky",
     "-b 2 -H 3 -n 200 -k 250 -d 256 -m causal",
     "-b 1 -H 1 -n 64 -k 50 -d 256",  # the only tile has few keys
+    "-b 1 -H 5 -n 140 -k 160 -d 256",  # two whole tiles, in a block's second tile of queries
 ]
 # Spans that begin and end anywhere, queries without keys; masks that need lists of tiles.
 SPANS = [
@@ -234,7 +259,9 @@ PERSISTENT = [
     "-b 2 -H 4 -n 200 -k 72 -d 256 -m causal",
     # A tile of one query; one whose last query alone attends the last tile of keys.
     "-b 1 -H 1 -n 193 -k 70 -d 64",
-    "-b 1 -H 1 -n 192 -k 257 -d 64 -m causal",
+    "-b 1 -H 9 -n 192 -k 257 -d 64 -m causal",
+    # Scores for which no maximum is raised.
+    "-b 1 -H 1 -n 64 -k 700 -d 64",
 ]
 E4M3 = [
     "-b 1 -H 2 -n 70 -k 129 -d 64",
@@ -280,7 +307,7 @@ def write_cases(facts: dict, head_dims: Sequence[int],
         unseen = write_inputs(directory / f"{step}_unseen", 200, 264,
                               {("v", 256, 3): float("nan")}, head_dim)
         lines += [f"--input {unseen} -m causal", *RINGS, *WIDE]
-    if hopper and not persistent:  # each warp waits for its own part of a wgmma
+    if hopper:  # each warp waits for its own part of a wgmma
         in_orders += [({"SIMT_ORDER": f"random:{seed}", "SIMT_WGMMA": "warp"},
                        ["-b 1 -H 2 -n 200 -k 1000 -d 64"]) for seed in (1, 2)]
     if persistent:  # no query attends a key of the first tile, by scores of -inf
@@ -289,7 +316,8 @@ def write_cases(facts: dict, head_dims: Sequence[int],
                             {("q", row, 0): -1.0 for row in range(70)}, head_dim)
         lines += [f"--input {late}", *PERSISTENT]
         # Copies arrive in any order: consumers without rows get ahead of the first.
-        in_orders += [({"SIMT_ORDER": f"random:{seed}"}, RINGS[:1]) for seed in (1, 2)]
+        in_orders += [({"SIMT_ORDER": f"random:{seed}"}, [RINGS[0], "-b 1 -H 9 -n 100 -k 900 -d 96"])
+                      for seed in (1, 2)]
         # The first consumer gets a tile of queries ahead of the second where O takes places of V.
         in_orders += [({"SIMT_ORDER": f"random:{seed}"}, ["-b 1 -H 9 -n 128 -k 60 -d 256 -m causal"])
                       for seed in (1, 3)]
@@ -298,7 +326,8 @@ def write_cases(facts: dict, head_dims: Sequence[int],
         of_others = [line.replace("-d 96", "-d 128") for line in (*TENSOR_CORE, *RINGS, *PERSISTENT)]
         of_sinks = [f"--input {write_sink(directory / name, keys, k0)} --scale 0.02"
                     for name, keys, k0 in (("sink", 1, 9.0), ("sinks", 128, 7.5))]
-        lines = [*of_others, *E4M3, masked[0], f"--input {unseen} -m causal", *of_sinks]
+        lines = [*of_others, *E4M3, masked[0], f"--input {unseen} -m causal", *of_sinks,
+                 *sums_at_a_bound(directory)]
         # Consumers that need fewer tiles than others get ahead of them.
         in_orders = [({"SIMT_ORDER": f"random:{seed}"},
                       [*RINGS[:1], "-b 1 -H 9 -n 200 -k 1000 -d 64 -m causal"]) for seed in (1, 2)]
