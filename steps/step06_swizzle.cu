@@ -278,7 +278,7 @@ const Step step = {
     .name = "step06",
     .after = "step04",
     .title = "Swizzled tiles, one barrier per tile",
-    .idea = "Chunks change places instead of padding, and K and V have two stages each.",
+    .idea = "An XOR of chunk and row replaces the padding, and K and V have two stages each.",
     .head_dims = "D = 32, 64, 96, 128 or 256",
     .supports = supports_config<CONFIGS>,
     .describe = describe_config<CONFIGS>,

@@ -287,7 +287,7 @@ const Step step = {
     .title = "Masks of one span of keys",
     .idea =
         "The producer follows a plan of the mask; two numbers for each query say which keys it "
-        "attends.",
+        "attends to.",
     .head_dims = "D = 32, 64, 96, 128 or 256",
     .supports = supports_block_masks<CONFIGS>,
     .workspace_bytes = [](const Problem *) { return sizeof(unsigned); },

@@ -1,26 +1,28 @@
-"""Writes the README's table of steps and the pictures of the docs from the benchmark's records.
+"""Writes the README's claim, its table of steps and the pictures of the docs from the records.
 
 Usage: python3 -m plots.figures.readme README.md RESULTS-OF-A-GPU PICTURES
 
-Writes the table and the picture of the ladder between markers in README.md, and two variants of each
-figure to the directory PICTURES.
+Writes the claim, the table and the picture of the ladder between markers in README.md, and two
+variants of each figure to the directory PICTURES.
 """
 
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from plots.figures import waterfall
 from plots.figures.all import FIGURES, draw_figure
-from plots.figures.records import HEADLINE, SHORT_NAMES, Results, load, name_of
+from plots.figures.records import DENSE, HEADLINE, SHORT_NAMES, Results, load, name_of
 from plots.figures.style import THEMES
 from plots.sections import with_section
 from tests.lib.steps import STEPS, source_of, step_names
 
 SHORTS = ("fa2", "cudnn", "fa3")
+LONG_NAMES = {"fa2": "FlashAttention-2", "cudnn": "cuDNN", "fa3": "FlashAttention-3"}
 
 
-# --- The table -----------------------------------------------------------------------------------
+# --- The claim -----------------------------------------------------------------------------------
 
 def over(record: dict, short: str) -> str:
     """The median of the speedup over a baseline; a dash without one."""
@@ -28,6 +30,32 @@ def over(record: dict, short: str) -> str:
     ratio = record.get(f"speed_over_{short}")
     return "–" if ratio is None else f"{ratio:#.3g}"
 
+
+def claim(results: Results) -> str:
+    """How the fastest step compares, at the table's length and at the longest, and with masks."""
+    best = max(results.headline("full"), key=lambda record: record["tflops"])
+    step = results.select(step=best["step"], dtype=best["dtype"])
+    long = max((record for record in step if record["mask"] == "full"
+                and record["head_dim"] == best["head_dim"]), key=lambda record: record["seqlen"])
+    shorts = [short for short in reversed(SHORTS) if f"speed_over_{short}" in long]
+    flex = {(record["mask"].split(":")[0], record["seqlen"], record["head_dim"]): record["speed_over_flex"]
+            for record in step if "speed_over_flex" in record and record["mask"] not in DENSE}
+    kinds, lengths, dims = map(sorted, map(set, zip(*flex, strict=True))) if flex else ([], [], [])
+    masks = (f" With the masks {listed(f'`{kind}`' for kind in kinds)} (D = {listed(dims)}, N = "
+             f"{listed(lengths)}), it is {min(flex.values()):.1f} to {max(flex.values()):.1f} times as "
+             "fast as compiled FlexAttention." if flex else "")
+    return (f"On one {best['device']}, step {name_of(best)} is "
+            f"{listed(f'{over(best, short)} times as fast as {LONG_NAMES[short]}' for short in shorts)}"
+            f" ({best['dtype']}, D = {best['head_dim']}, N = {best['seqlen']}, no mask; at N = "
+            f"{long['seqlen']}: {listed(over(long, short) for short in shorts)}).{masks}")
+
+
+def listed(words: Iterable[object]) -> str:
+    *most, last = map(str, words)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+# --- The table -----------------------------------------------------------------------------------
 
 def table(results: Results) -> str:
     """The results table in Markdown, with a line on the origin of its numbers."""
@@ -81,7 +109,7 @@ def main() -> int:
     figures = {name: found for name, figure in FIGURES.items()
                if (found := figure.data(results)) is not None}
     text = readme.read_text(encoding="utf-8")
-    for name, section in (("results", table(results)),
+    for name, section in (("claim", claim(results)), ("results", table(results)),
                           ("ladder", markup(readme, pictures, figures[waterfall.NAME]))):
         text = with_section(text, name, "`make readme` from plots/results", section)
     for name, found in figures.items():
