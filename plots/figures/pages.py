@@ -189,7 +189,7 @@ def clocks(results: Results) -> str:
     per_clock = 4096 * record["multiprocessors"]
     return (f"Example: step {record['step'].removeprefix('step')}, D = 128, no mask, N = {SEQLEN}. While the {record['device']} repeats it "
             f"alone, nvidia-smi reports {record['power_w']:.0f} W and a clock of {clock} MHz. The loop of "
-            f"`wgmma` reaches {peak:.0f} TFLOP/s. The tensor cores of a multiprocessor do 4096 operations "
+            f"`wgmma` reaches {peak:.0f} TFLOP/s. The tensor cores of an SM do 4096 operations "
             f"per clock, so the clock of the loop is at least `{peak:.0f} * 10^12 / "
             f"({record['multiprocessors']} * 4096) = {peak * 1e6 / per_clock:.0f}` MHz. At {clock} MHz, "
             f"tensor cores that are always busy would do {per_clock * clock * 1e-6:.0f} TFLOP/s. The step "
