@@ -62,7 +62,7 @@ def speed(results: Results, step: str, before: str) -> list[str]:
         return [label, *(cell(r, o) if r else "–" for r, o in zip(own, old, strict=True))]
     name = f"step {step.removeprefix('step')}, TFLOP/s"
     rows = [row(f"**{name}**", lambda r, _: f"**{r['tflops']:.4g}**"),
-            *(row(f"times {name.format(before=fp16)}", lambda r, _, field=f"speed_over_{short}":
+            *(row(f"speedup over {name.format(before=fp16)}", lambda r, _, field=f"speed_over_{short}":
                   f"{r[field]:.3g}" if field in r else "–")
               for short, name in RIVALS.items() if any(r and f"speed_over_{short}" in r for r in own)),
             row("of the mma.sync ceiling",
@@ -75,7 +75,7 @@ def speed(results: Results, step: str, before: str) -> list[str]:
     if before:
         name = f"step {before.removeprefix('step')}, TFLOP/s"
         rows.insert(0, row(name, lambda _, o: f"{o['tflops']:.4g}" if o else "–"))
-        rows.insert(2, row(f"times step {before.removeprefix('step')}",
+        rows.insert(2, row(f"speedup over step {before.removeprefix('step')}",
                            lambda r, o: f"{r['tflops'] / o['tflops']:.2f}" if o else "–"))
     return [f"Speed on one {first['device']}, {dtype}, N = {SEQLEN}, batch {first['batch']}, "
             f"{first['heads'] * first['head_dim']} / D heads (commit {first['commit']}, "
@@ -89,9 +89,9 @@ def masked(results: Results, step: str) -> list[str]:
              f"{r['mask_blocks'] / r['mask_blocks_active'] / r['speed_over_full']:.2f}"]
             for r in results.select(step=step, dtype="fp16")
             if "speed_over_flex" in r and "speed_over_full" in r and r["mask"] not in MASKS]
-    return ["", "Masks, against compiled FlexAttention, and against the full mask: how much longer "
-            "a block of 128 x 128 takes in which something is attended.", "",
-            *grid(["mask", "D", "N", "times FlexAttention", "time per block"],
+    return ["", "Masks: the speedup over compiled FlexAttention, and the time of a block of 128 x 128 that is "
+            "not fully masked, as a multiple of its time with the full mask.", "",
+            *grid(["mask", "D", "N", "speedup over FlexAttention", "time per block"],
                   sorted(rows, key=lambda row: (row[1], row[2], row[0])))] if rows else []
 
 
@@ -161,7 +161,7 @@ def counts(report: Report) -> dict[str, str]:
             **{f"wavefronts of shared memory: {name}": human(run[f"{kind}_wavefronts"])
                for kind, name in SHARED.items()},
             "bank conflicts, in wavefronts": human(report.sum_of("conflicts")),
-            "tensor copies, of a box each": human(run["tensor_load_requests"]
+            "TMA copies, of a box each": human(run["tensor_load_requests"]
                                                   + run["tensor_store_requests"]),
             "mma": human(run["mma"]),
             "wgmma, counted once per warpgroup": human(run["wgmma"]),

@@ -150,17 +150,17 @@ def tables_of(reports: list[Report]) -> list[str]:
     return [
         *lesson(reports),
         *table("Device memory, in bytes: what must move; the sectors of all loads, cp.async and "
-               "tensor copies, and of all stores; floating-point operations for each byte of these "
-               "sectors. A tensor copy is one request:",
+               "TMA copies, and of all stores; floating-point operations for each byte of these "
+               "sectors. A TMA copy is one request:",
                ["", "must move", "loaded", "stored", "sectors a request", "used", "FLOP a byte"],
                map(memory_row, reports)),
         *table("Shared memory, in wavefronts:",
                ["", "loads", "stores", "ldmatrix", "cp.async", "wgmma", "conflicts", "worst"],
                map(shared_row, reports)),
-        *table("Instructions that warps issue; wgmma count once per warpgroup, tensor copies once "
+        *table("Instructions that warps issue; wgmma count once per warpgroup, TMA copies once "
                "per box:",
                ["", "mma", "with a copy in flight", "wgmma", "ldmatrix", "cp.async",
-                "tensor copies", "shuffles", "barriers", "findings"], map(issue_row, reports)),
+                "TMA copies", "shuffles", "barriers", "findings"], map(issue_row, reports)),
         *table(f"Bounds, not times: microseconds that each unit of one {gpu} needs at least:",
                ["", *units, "bound by"], map(bound_row, reports))]
 

@@ -67,7 +67,7 @@ def test_tables_have_fa3_where_the_records_have_it() -> None:
     assert lines[f"| [{MEASURED[-1][4:]}"].endswith(" | 0.612 |")
     assert lines[f"| [{MEASURED[-2][4:]}"].endswith(" | – |")
     assert len({line.count("|") for line in told.splitlines() if line.startswith("|")}) == 1
-    row = "| times FlashAttention-3 | 0.612 | – | 0.612 | – | 0.612 | – |"
+    row = "| speedup over FlashAttention-3 | 0.612 | – | 0.612 | – | 0.612 | – |"
     earlier, before, step = MEASURED[-3:]
     assert row in pages.speed(some, step, before)
     for page in (pages.speed(some, before, earlier), pages.speed(results, step, before)):
