@@ -1,10 +1,12 @@
 """Writes what is measured and counted into the pages of the steps: speed, lab, roofline; and the
-programs' options, the roofline's example, clocks and the scores of mutants into their pages.
+programs' options, the roofline's example, clocks, the scores of mutants and the list of exercises into
+their pages.
 
 Usage: python3 -m plots.figures.pages RESULTS-OF-A-GPU DOCS PROGRAMS
 
 Reads the benchmark's records in RESULTS-OF-A-GPU and runs the steps of the CPU backend in PROGRAMS.
-Writes between the markers of DOCS/stepNN.md, options.md, roofline.md, measuring.md and mutants.md.
+Writes between the markers of DOCS/stepNN.md, options.md, roofline.md, measuring.md, mutants.md and
+classroom.md.
 """
 
 import re
@@ -208,6 +210,12 @@ def scores(path: Path) -> str:
         for record in records]))
 
 
+def exercises() -> str:
+    """The exercises, their texts, steps and points."""
+    return subprocess.run([sys.executable, REPOSITORY / "steps/exercises/classroom.py", "catalogue"],
+                          capture_output=True, text=True, check=True).stdout.rstrip()
+
+
 OPTION = re.compile(r"^  (?:-\w, |    )--.*\n(?: {10,}.*\n)*", re.MULTILINE)  # and its explanation
 
 
@@ -251,7 +259,8 @@ def main() -> int:
                                    ("roofline", "example", example(results)),
                                    ("roofline", "exponentials", exponentials(results)),
                                    ("measuring", "clocks", clocks(results)),
-                                   ("mutants", "scores", scores(MUTANTS))):
+                                   ("mutants", "scores", scores(MUTANTS)),
+                                   ("classroom", "exercises", exercises())):
         page = docs / f"{name}.md"
         page.write_text(with_section(page.read_text(), section, WRITER, content))
     return 0

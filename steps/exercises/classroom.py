@@ -383,6 +383,16 @@ def listing() -> int:
     return 0
 
 
+def catalogue() -> int:
+    """Prints the table of docs/classroom.md: each exercise with its text, step and points."""
+    print("| | exercise | on | points |\n|---|---|---|---:|")
+    for name, exercise in EXERCISES.items():
+        title, step = title_of(name).split(": ", 1)[1], exercise.step
+        print(f"| {name} | [{title}](../steps/exercises/{file_of(name, '.md').name}) | "
+              f"[{step.removeprefix('step')}]({step}.md) | {exercise.points} |")
+    return 0
+
+
 def grade() -> int:
     prepare_judge()
     table = []
@@ -421,7 +431,7 @@ def hint(number: str = "") -> int:
 def main() -> int:
     command, *arguments = sys.argv[1:] or ["list"]
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `make exercises | head` ends without a word
-    return {"list": listing, "grade": grade, "check": check, "hint": hint}[command](*arguments)
+    return {"list": listing, "catalogue": catalogue, "grade": grade, "check": check, "hint": hint}[command](*arguments)
 
 
 if __name__ == "__main__":

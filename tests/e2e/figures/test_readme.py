@@ -85,7 +85,8 @@ def test_pages_have_the_measured_numbers() -> None:
     for name, section in (("roofline", pages.example(results)),
                           ("roofline", pages.exponentials(results)),
                           ("measuring", pages.clocks(results)),
-                          ("mutants", pages.scores(pages.MUTANTS))):
+                          ("mutants", pages.scores(pages.MUTANTS)),
+                          ("classroom", pages.exercises())):
         page = (REPOSITORY / f"docs/{name}.md").read_text()
         assert section in page, f"docs/{name}.md is out of date: make pages"
 
