@@ -311,7 +311,7 @@ const Step step = {
     .name = "step02b",
     .after = "step02",
     .title = "Both products on the tensor cores",
-    .idea = "S, P and O stay in mma fragments; Q, K and V come by ordinary loads from shared memory.",
+    .idea = "S, P and O stay in mma fragments; Q, K and V are read with ordinary loads.",
     .head_dims = "D = 32, 64, 96, 128 or 256",
     .supports = supports_config<CONFIGS>,
     .describe = describe_config<CONFIGS>,
