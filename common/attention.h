@@ -24,8 +24,8 @@ typedef enum Dtype {
 } Dtype;
 
 /**
- * Which keys a query may attend. Causal is aligned to the bottom right: query q attends key k iff
- * k <= q + (kv_len - q_len), as in FlashAttention since 2.1.
+ * Which keys a query may attend to. Causal is aligned to the bottom right: query q attends to key k
+ * iff k <= q + (kv_len - q_len), as in FlashAttention since 2.1.
  */
 typedef enum MaskKind {
   MASK_FULL,
@@ -58,7 +58,7 @@ typedef struct Problem {
   int head_dim;                    /**< columns of all four, 1 to MAX_HEAD_DIM */
   Dtype dtype;                     /**< of Q, K and V */
   Dtype o_dtype;                   /**< of O: fp16 or bf16, as dtype unless that is DTYPE_E4M3 */
-  MaskKind mask;                   /**< which keys a query attends */
+  MaskKind mask;                   /**< which keys a query attends to */
   float scale;                     /**< > 0 */
   int q_block_size, kv_block_size; /**< of the block mask; 0 without one */
   Strides q_strides, k_strides, v_strides, o_strides; /**< of each tensor */

@@ -24,7 +24,7 @@ typedef enum BlockType {
 
 /**
  * A sparse description of any mask, in one of two forms. Where `row_spans` is not NULL, it alone
- * says which keys each query attends, the sizes of blocks are 0 and there are no slots.
+ * says which keys each query attends to, the sizes of blocks are 0 and there are no slots.
  *
  * Otherwise queries and keys are cut into mask blocks; for each block of queries, each of
  * `kv_num_blocks` slots names a key/value block and a BlockType, in any order. Slots past

@@ -363,14 +363,14 @@ EXERCISES = {exercise.name: exercise for exercise in (
         Part("other scales and lengths, grouped heads", 1,
              ("-n 90 -k 40 -m causal --scale 0.3", "-n 200 -k 100 -m causal --scale 0.05",
               "-n 40 -k 90 -m causal", "-n 100 -k 75", "-n 70 -k 60 -H 4 -G 2 -m causal"))),
-        fails="expected -inf: the row attends no key"),
+        fails="expected -inf: the row attends to no key"),
     Exercise("broken09", "step02b", ("__half, 64",), (
         Part("full mask", 1, ("-n 64", "-n 100 -k 75")),
         Part("causal, as many keys as queries and more", 1,
              ("-n 130 -m causal", "-n 77 -k 130 -m causal")),
         Part("causal, fewer keys than queries", 2,
              ("-n 90 -k 40 -m causal", "-n 130 -k 65 -m causal -H 4 -G 2"))),
-        fails="all wrong rows attend no key"),
+        fails="all wrong rows attend to no key"),
     Exercise("broken10", "step02b", ("__half, 64", "__nv_bfloat16, 64"), (
         Part("normal inputs", 1, ("-n 130", "-n 77 -m causal -i outlier")),
         Part("spiky inputs, bf16", 1, ("-n 256 -i spiky --scale 0.07 -t bf16",)),
@@ -468,7 +468,7 @@ EXERCISES = {exercise.name: exercise for exercise in (
         Part("spiky inputs, a causal mask, incomplete tiles", 2,
              ("-n 256 -i spiky --scale 0.05 -m causal", "-n 300 -k 200 -i spiky --scale 0.05",
               "-n 300 -k 500 -H 4 -G 2 -i spiky --scale 0.03 -m causal"))),
-        fails="the mask is ignored: all keys are attended"),
+        fails="the mask is ignored: all keys are unmasked"),
     Exercise("broken26", "step10d", ("__half, 256",), (
         Part("a tile of queries for each thread block", 1,
              ("-n 256 -d 256", "-n 256 -k 200 -d 256 -m causal")),

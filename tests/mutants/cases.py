@@ -245,7 +245,7 @@ SPANS = [
     "-b 1 -H 2 -n 300 -k 333 -d 64 -m dilated:3",
     "-b 2 -H 4 -G 2 -n 300 -k 900 -d 64 -m blocks:0.3 --mask-block 64x64",
     "-b 1 -H 2 -n 300 -k 400 -d 64 -m random:0.5 --scale 1",
-    # Tiles of which all keys are attended, after one and after two that need the mask; the second
+    # Tiles of which all keys are unmasked, after one and after two that need the mask; the second
     # key is the first that all attend; a list whose last tile has one key.
     "-b 1 -H 1 -n 130 -k 300 -d 96 -m window:200",
     "-b 1 -H 1 -n 64 -k 151 -d 96 -m window:150",

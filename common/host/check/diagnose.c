@@ -236,11 +236,11 @@ static void try_alignments(Case *c, const Attention *a) {
     const char *text;
   } wrong[] = {
       {p->kv_len, c->row.q + 1 < p->kv_len
-                      ? "the mask is ignored: all keys are attended"
-                      : "all keys are attended: no mask, or one aligned to the top left"},
+                      ? "the mask is ignored: all keys are unmasked"
+                      : "all keys are unmasked: no mask, or one aligned to the top left"},
       {(int64_t)c->row.q + 1, "the causal mask is aligned to the top left: k <= q"},
       {a->end - 1, "the last key that the mask allows is missing"},
-      {a->end + 1, "one key more than the mask allows is attended"},
+      {a->end + 1, "one key more than the mask allows is unmasked"},
       {(a->end + tile - 1) / tile * tile, "the tile of keys on the diagonal is not masked"},
   };
   if (a->span_count != 1 || a->spans[0].first != 0) return;
@@ -319,7 +319,7 @@ static void explain_row(Case *c, Attention *a) {
     return;
   }
   static const double zeros[MAX_HEAD_DIM];
-  explain(c, -INFINITY, zeros, 1, "it is the row of a query that attends no key");
+  explain(c, -INFINITY, zeros, 1, "it is the row of a query that attends to no key");
   explain(c, a->max + log(a->sum), a->total, 1,
           "the final division by the softmax denominator is missing");
   try_factors(c, a);

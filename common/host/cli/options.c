@@ -196,7 +196,7 @@ static const Option OPTIONS[] = {
                    "random:DENSITY, empty, FILE.npy or a directory of the five "
                    "tensors" BY_DEFAULT(full),
      .spans_help = "full or causal, aligned to the last key, window:W, document:COUNT or "
-                   "L1,L2,..., prefix:P, empty, or FILE.npy, if each query attends one span of "
+                   "L1,L2,..., prefix:P, empty, or FILE.npy, if each query attends to one span of "
                    "keys at most" BY_DEFAULT(full)},
     {"mask-block", 0, "QxK",
      "size of the blocks of the mask's picture, up to 16384x16384" BY_DEFAULT(128x128),

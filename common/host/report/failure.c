@@ -156,7 +156,7 @@ static void examine_o(void *context, size_t index, const ReferenceRow *reference
 /* What a wrong LSE is instead, if it is a known mistake. */
 static const char *lse_mistake(double lse, double expected) {
   const double log2_e = 1.4426950408889634, near = 1e-4 * (1 + fabs(expected));
-  if (isinf(expected)) return ": the row attends no key";
+  if (isinf(expected)) return ": the row attends to no key";
   if (fabs(lse - expected * log2_e) < near) return ": it is a log2, not a natural logarithm";
   if (fabs(lse - expected / log2_e) < near) return ": it has the factor ln 2 once too often";
   return "";
@@ -259,7 +259,7 @@ static void report_counts(const Judgement *j, FILE *out) {
   }
 }
 
-/* Tells what the right results exclude, and whether all wrong rows attend no key. */
+/* Tells what the right results exclude, and whether all wrong rows attend to no key. */
 static bool report_hints(const Judgement *j, FILE *out) {
   const CheckResult *r = &j->result;
   KeySpan *spans = malloc(sizeof *spans * (size_t)mask_most_spans(j->inputs->mask));
@@ -273,7 +273,7 @@ static bool report_hints(const Judgement *j, FILE *out) {
   }
   free(spans);
   if (wrong > 0 && empty == wrong && j->inputs->rule.sink == NULL) {
-    fputs("  all wrong rows attend no key: their O must be 0 and their LSE -inf\n", out);
+    fputs("  all wrong rows attend to no key: their O must be 0 and their LSE -inf\n", out);
   } else if (r->rows_wrong > 0 && r->lse_wrong == 0) {
     fputs("  LSE is right: the scores and l are, so look at P V, the rescale of O, its store\n",
           out);

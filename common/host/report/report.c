@@ -132,7 +132,7 @@ static void print_not_covered(const RunRecord *run, FILE *out) {
       {p->q_len % d->block_m == 0 && p->kv_len % d->block_n == 0, "tail tiles"},
       {p->mask == MASK_FULL, "causal mask"},
       {p->mask == MASK_FULL || (p->mask == MASK_CAUSAL && p->q_len <= p->kv_len),
-       "rows that attend nothing"},
+       "fully masked rows"},
       {p->q_heads == p->kv_heads, "grouped heads"},
   };
   const char *separator = "           not covered: ";

@@ -1,4 +1,4 @@
-"""Edge cases: rows that attend nothing, NaN and Inf, little memory, odd sizes."""
+"""Edge cases: fully masked rows, NaN and Inf, little memory, odd sizes."""
 
 import re
 from dataclasses import replace
@@ -22,7 +22,7 @@ TWO_HEADS = Problem(batch=2, heads=2, seqlen=70, head_dim=64, mask="causal")
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_rows_that_attend_nothing_are_zero(step: Program, tmp_path: Path, seqlen: int,
                                            seqlen_kv: int, dtype: str) -> None:
-    """Causal with fewer keys than queries: the first Nq - Nkv rows attend no key."""
+    """Causal with fewer keys than queries: the first Nq - Nkv rows attend to no key."""
     p = Problem(batch=2, heads=2, seqlen=seqlen, seqlen_kv=seqlen_kv, dtype=dtype,
                 mask="causal").for_step(step)
     result, record = step.solve(tmp_path / "out", *p.options())

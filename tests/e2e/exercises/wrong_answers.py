@@ -147,7 +147,7 @@ WRONG: dict[str, dict[str, Changes]] = {
         "`key_end` is `problem.kv_len`": ((KEY_END, "problem.kv_len;\n"),),
         "`key_end` from row `first_q + BLOCK_M - 1`, even past the last query": (
             (KEY_END, "keys_of_query(problem, first_q + BLOCK_M - 1);\n"),),
-        "`return` if the tile attends no key": ((KEY_END, KEY_END + "  if (key_end <= 0) return;\n"),),
+        "`return` if the tile attends to no key": ((KEY_END, KEY_END + "  if (key_end <= 0) return;\n"),),
     },
     "ex05": {
         "only `l` is rescaled": ((RESCALE_O, "o[c][x] *= 1.0f;"),),

@@ -127,7 +127,7 @@ TEST(rows_without_a_key) {
   p.mask = MASK_CAUSAL; /* the first 50 rows attend nothing */
   solve(&p, INPUT_NORMAL, 4);
   memset(o_row(0, 7), 0x7e, (size_t)p.head_dim * 2); /* NaN */
-  EXPECT_WRONG("all wrong rows attend no key");
+  EXPECT_WRONG("all wrong rows attend to no key");
 }
 
 RUN_TESTS(use_one_thread, free_last_trial)

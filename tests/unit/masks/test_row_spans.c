@@ -1,4 +1,4 @@
-/** @file Tests of host/masks/row_spans.c: masks in which each query attends one span of keys. */
+/** @file Tests of host/masks/row_spans.c: masks in which each query attends to one span of keys. */
 #include <omp.h>
 #include <sys/resource.h>
 
