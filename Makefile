@@ -14,8 +14,8 @@ NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc
 GPU_ARCH := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \
 	sed -n '1s/^\([0-9]*\)\.\([0-9]*\)$$/sm_\1\2/p')
 
-# cuda where both nvcc and a GPU are there, else the CPU backend.
-BACKEND ?= $(if $(and $(GPU_ARCH),$(shell command -v $(NVCC))),cuda,cpu)
+# cuda where both nvcc and a GPU are there, else the CPU backend, and that for another processor, too.
+BACKEND ?= $(if $(and $(if $(CROSS_COMPILE),,$(GPU_ARCH)),$(shell command -v $(NVCC))),cuda,cpu)
 DEBUG ?= 0
 V ?= 0
 WERROR ?= 0
@@ -35,13 +35,16 @@ $(foreach setting,DEBUG V WERROR,$(if $(filter x0 x1,$(subst $() ,,x$($(setting)
 
 # --- Compilers and flags ---------------------------------------------------------------------------
 
-ifeq ($(origin CC),default)
-CC := gcc
-endif
-ifeq ($(origin CXX),default)
-CXX := g++
-endif
-OBJCOPY ?= objcopy
+# CROSS_COMPILE=aarch64-linux-gnu- is the prefix of the tools that build for another processor, in a folder of
+# its own. HOSTCC compiles what runs during the build.
+default_tool = $(if $(filter default undefined,$(origin $(1))),$(eval $(1) := $(CROSS_COMPILE)$(2)))
+$(call default_tool,CC,gcc)
+$(call default_tool,CXX,g++)
+$(call default_tool,LD,ld)
+$(call default_tool,AR,ar)
+$(call default_tool,OBJCOPY,objcopy)
+HOSTCC ?= $(if $(CROSS_COMPILE),gcc,$(CC))
+PROCESSOR := $(addprefix -,$(patsubst %-,%,$(notdir $(CROSS_COMPILE))))
 # .venv where `make deps` has made one; looked up when used, so that `make deps test` works in one call.
 PYTHON = $(shell if test -x .venv/bin/python; then echo .venv/bin/python; else echo python3; fi)
 
@@ -59,7 +62,7 @@ PIC := -fPIC -fvisibility=hidden
 if_known = $(shell $(CXX) $(1) -fsyntax-only -x c++ /dev/null 2>/dev/null && echo $(1))
 
 BUILD_NAME := $(BACKEND)$(if $(filter cuda,$(BACKEND)),-$(subst $(space),-,$(strip $(ARCH))))
-BUILD := build/$(BUILD_NAME)$(if $(filter 1,$(DEBUG)),-debug)
+BUILD := build/$(BUILD_NAME)$(PROCESSOR)$(if $(filter 1,$(DEBUG)),-debug)
 
 # Compiling and linking print one short line; V=1 prints the commands.
 Q := $(if $(filter 1,$(V)),,@)
@@ -113,6 +116,7 @@ help:
 	@echo "Steps:    $(STEPS)"
 	@echo "Settings: BACKEND=cuda|cpu (now: $(BACKEND))   ARCH=sm_90 (now: $(ARCH))"
 	@echo "          DEBUG=1 for gdb and cuda-gdb   V=1 shows the commands   WERROR=1 makes warnings errors"
+	@echo "          CROSS_COMPILE=aarch64-linux-gnu- builds for arm64"
 	@echo
 	@sed -n 's/^## //p' $(filter %.mk,$(MAKEFILE_LIST))
 

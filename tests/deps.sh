@@ -6,6 +6,8 @@ cd "$(dirname "$0")/.."
 
 debian=(gcc g++ libcmocka-dev clang-format cppcheck valgrind gdb binutils git python3 python3-venv
   doxygen doxygen-awesome-css libjs-mathjax chromium fonts-dejavu-core)
+# Steps for arm64, and what runs them here.
+[ "$(uname -m)" != x86_64 ] || debian+=(gcc-aarch64-linux-gnu g++-aarch64-linux-gnu qemu-user)
 python=(numpy pytest pytest-xdist matplotlib playwright nbclient ipykernel ruff)
 status=0
 

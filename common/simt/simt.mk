@@ -40,7 +40,7 @@ REWRITER := $(BUILD)/rewrite_launches
 $(REWRITER): common/simt/rewrite_launches.c common/simt/tokens.h $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
-	$(Q)$(CC) -std=gnu11 -O1 $(WARNINGS) $< -o $@
+	$(Q)$(HOSTCC) -std=gnu11 -O1 $(WARNINGS) $< -o $@
 
 define compile_cu
 @mkdir -p $(@D)
@@ -65,7 +65,7 @@ $(BUILD)/simt/%.o: common/simt/%.S $(BUILD)/flags
 
 ## make simt              the CPU backend alone, in build/simt, for CUDA C of any kind
 .PHONY: simt
-KIT := build/simt
+KIT := build/simt$(PROCESSOR)
 KIT_HEADERS := $(wildcard common/simt/include/*.h) common/float16.h
 # Without what is this project's own: where its headers are, and which warnings it wants.
 KIT_FLAGS = $(filter-out -Icommon% $(WARNINGS),$(SIMT_FLAGS))
@@ -83,4 +83,4 @@ $(KIT)/libsimt_lab.a: $(LAB_OBJECTS) $(BUILD)/simt/kit/at_exit.o
 $(KIT)/libsimt.a $(KIT)/libsimt_lab.a:
 	@mkdir -p $(@D)
 	@rm -f $@
-	$(Q)ar rcs $@ $^
+	$(Q)$(AR) rcs $@ $^

@@ -48,7 +48,7 @@ $(BUILD)/plain/libhost.a: $(UNIT_HOST_SOURCES:common/%.c=$(BUILD)/%.o) $(HOST_KE
 $(UNIT)/libhost.a $(BUILD)/plain/libhost.a:
 	@mkdir -p $(@D)
 	@rm -f $@
-	$(Q)ar rcs $@ $^
+	$(Q)$(AR) rcs $@ $^
 
 $(UNIT)/%.o: tests/unit/%.c $(BUILD)/flags
 	$(needs_cmocka)
