@@ -27,6 +27,7 @@ def documented(match: re.Match) -> str:
 
 text = MEMBERS.sub(split, Path(sys.argv[1]).read_text())
 text = re.sub(r"^typedef (struct|enum) (\w+) \{(.*?)^\} \2;", r"\1 \2 {\3};", text, flags=re.MULTILINE | re.DOTALL)
+text = re.sub(r"(\*/\n)enum \{ (\w+) = (.*) \};", r"\1const int \2 = \3;", text)
 text = re.sub(r"^#ifndef (\w+)\n#define \1\n", "#if 1\n\n", text, flags=re.MULTILINE)
 text = MACRO.sub(documented, text)
 print(re.sub(r"^template <>", "/** As declared above, for one type. */ template <>", text, flags=re.MULTILINE))
