@@ -14,6 +14,7 @@ from docutils import nodes
 from pygments.lexers.c_like import CudaLexer
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.domains.cpp import CPPDomain
 from sphinx.util import logging
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,6 +42,7 @@ html_css_files = ["site.css"]
 html_favicon = "favicon.svg"
 html_copy_source = html_show_sourcelink = html_show_sphinx = html_show_copyright = False
 html_use_index = False
+html_show_search_summary = False  # a browser does not let a page read others from file://
 html_permalinks_icon = "#"
 pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"
 copybutton_exclude = ".linenos, .gp, .go"
@@ -61,6 +63,13 @@ class Cuda(CudaLexer):
     variable_qualifiers = CudaLexer.variable_qualifiers | {"__align__", "__grid_constant__"}
     vector_types = CudaLexer.vector_types | {"__half", "__half2", "__nv_bfloat16", "__nv_bfloat162"}
     functions = CudaLexer.functions | {"__syncwarp", "__shfl_sync", "__shfl_xor_sync", "__shfl_up_sync"}
+
+
+class Headers(CPPDomain):
+    """C++ without the parameters, of which the search would show each."""
+
+    def get_objects(self):
+        return (entry for entry in super().get_objects() if not entry[2].endswith("Param"))
 
 
 def listed(name: str) -> list[str]:
@@ -187,6 +196,7 @@ def describe(app: Sphinx, name: str, template: str, context: dict, doctree: node
 def setup(app: Sphinx) -> None:
     for name in ("cuda", "cpp"):
         app.add_lexer(name, Cuda)
+    app.add_domain(Headers, override=True)
     app.connect("config-inited", write_headers)
     app.connect("source-read", read_page)
     app.connect("doctree-read", resolve_links)
