@@ -261,6 +261,8 @@ __device__ __forceinline__ void wgmma_wait(Fragments &...completed) {
 #ifdef __CUDACC__
   HOPPER_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 #else
+  const float *const named[] = {completed[0]..., NULL};
+  simt_wgmma_named(PENDING, named, sizeof...(completed));
   simt_wgmma_wait(PENDING);
 #endif
   (touch_accumulators(completed), ...);

@@ -180,7 +180,9 @@ TENSOR_CORE = [
     "-b 1 -H 1 -n 130 -k 192 -d 64 -m causal",
     "-b 1 -H 1 -n 40 -k 129 -d 64",
     "-b 1 -H 1 -n 129 -k 128 -d 64 -m causal",
+    "-b 1 -H 1 -n 130 -k 128 -d 64 -m causal",
     "-b 1 -H 1 -n 100 -k 64 -d 96",
+    "-b 1 -H 1 -n 20 -k 40 -d 256",
     "-b 1 -H 1 -n 17 -k 70 -d 64",
     "-b 1 -H 1 -n 65 -k 130 -d 64 --scale 30 -m causal",
     # Scores that later tiles exceed by far.
@@ -301,6 +303,8 @@ def write_cases(facts: dict, head_dims: Sequence[int],
     masked = [f"--input {directory} -m causal" for directory in inputs]
     lines = [*(SCALAR if scalar else TENSOR_CORE), *masked]
     in_orders = []  # (the environment, lines)
+    if not scalar and not hopper:  # K and V of one head are larger than the cache
+        lines.append("-b 1 -H 3 -n 1 -k 32768 -d 64")
     if hopper:  # one key in the last tile of 112 or 128
         lines += [f"-b 1 -H 2 -n 70 -k {keys} -d 64" for keys in (225, 257)]
         # Queries 0 to 191 are a tile; the tile of keys from 256 on is NaN.

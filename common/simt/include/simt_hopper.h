@@ -72,6 +72,9 @@ typedef struct SimtWgmma {
 void simt_wgmma(const SimtWgmma *operands);
 void simt_wgmma_fence(void);
 void simt_wgmma_commit(void);
+/** Ends the launch if a wait for all but `pending` groups would complete a wgmma whose accumulators
+ * are none of these; `count` 0 is not checked. */
+void simt_wgmma_named(unsigned pending, const float *const *accumulators, unsigned count);
 void simt_wgmma_wait(unsigned pending);
 
 /* --- Warp specialisation --------------------------------------------------------------------- */

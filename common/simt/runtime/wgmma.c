@@ -191,6 +191,25 @@ static bool all_have_issued(const WarpGroup *group, uint64_t end) {
   return true;
 }
 
+void simt_wgmma_named(unsigned pending, const float *const *accumulators, unsigned count) {
+  const Worker *worker = simt_worker;
+  const WarpGroup *group = own_group(simt_worker);
+  const int warp = own_warp(worker), lane = worker->running % GROUP_THREADS;
+  if (count == 0 || group->commits[warp] <= pending) return;
+  const unsigned last = group->commits[warp] - pending - 1;
+  for (uint64_t i = group->done[warp]; i < group->committed[warp][last % MAX_IN_FLIGHT]; i++) {
+    bool named = false;
+    for (unsigned j = 0; j < count; j++) {
+      named |= group->ring[i % MAX_IN_FLIGHT]->d[lane] == accumulators[j];
+    }
+    if (!named) {
+      simt_complain(__builtin_return_address(0),
+                    "wgmma_wait() completes a wgmma whose accumulators it does not name, so nvcc "
+                    "may use them before it");
+    }
+  }
+}
+
 void simt_wgmma_wait(unsigned pending) {
   Worker *worker = simt_worker;
   WarpGroup *group = own_group(worker);

@@ -44,8 +44,6 @@ EQUIVALENT: dict[str, str] = {
         "units() rounds down to 16 bytes",
     "ex27 | start_qk | index + 1 | d % COLUMNS":
         "units() rounds down to 16 bytes",
-    "ex29 | attend | index + 1 | 0":
-        "wgmma_wait() needs to know of the accumulators for nvcc alone",
     "ex30 | make_plans_kernel | index + 1 | problem.kv_len":
         "no span begins or ends there: the smallest of them is the same",
     "ex30 | make_plans_kernel | index - 1 | problem.kv_len":

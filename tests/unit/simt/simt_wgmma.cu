@@ -285,13 +285,14 @@ typedef enum Mistake {
   OTHER_LANE,
   ABSENT_WARP,
   ABSENT_LANE,
+  OTHER_NAME,
   NO_WAIT,
   NO_COMMIT
 } Mistake;
 
 __global__ void issue(SimtWgmma operands, Mistake mistake) {
-  float d[4];
-  operands.d = d;
+  float d[1][4], other[1][4];
+  operands.d = d[0];
   if (mistake == OTHER_WARP && threadIdx.x / 32 == 2) operands.accumulate = true;
   if (mistake == OTHER_LANE && threadIdx.x == 37) operands.b_descriptor += 16;
   if (mistake == ABSENT_WARP && threadIdx.x >= 96) return;
@@ -300,9 +301,10 @@ __global__ void issue(SimtWgmma operands, Mistake mistake) {
   simt_wgmma(&operands);
   if (mistake != NO_COMMIT) wgmma_commit();
   if (mistake == NO_WAIT) return;
-  wgmma_wait<0>();
+  if (mistake == OTHER_NAME) wgmma_wait<0>(other);
+  wgmma_wait<0>(d);
 }
-enum { ISSUE_LINE = __LINE__ - 5, WAIT_LINE = __LINE__ - 2, FENCE_LINE = ISSUE_LINE - 1 };
+enum { ISSUE_LINE = __LINE__ - 6, WAIT_LINE = __LINE__ - 2, FENCE_LINE = ISSUE_LINE - 1 };
 
 static std::string expect_mistake(const SimtWgmma &operands, Mistake mistake, const char *what,
                                   int threads = 128, int line = ISSUE_LINE) {
@@ -320,6 +322,8 @@ TEST(mistakes_are_reported_where_they_are_made) {
   expect_mistake(right, OTHER_WARP, "warps of a warpgroup issue different wgmma");
   expect_mistake(right, OTHER_LANE, "lanes of a warp issue different wgmma");
   expect_mistake(right, ABSENT_LANE, "wgmma.fence without all lanes of its warp", 128, FENCE_LINE);
+  expect_mistake(right, OTHER_NAME, "wgmma_wait() completes a wgmma whose accumulators it does not",
+                 128, WAIT_LINE - 1);
   expect_mistake(right, NO_WAIT, "a warp exits while its wgmma is in flight in ");
   expect_mistake(right, NO_COMMIT,
                  "a warp exits while its wgmma is in flight: no wgmma.commit_group follows it");
