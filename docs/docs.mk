@@ -16,7 +16,7 @@ docs: explorers
 	$(call recipe_needs,doxygen,doxygen)
 	@$(PYTHON) -c 'import breathe, furo, myst_parser, sphinx_copybutton' 2>/dev/null && test -d $(MATHJAX) || \
 	  { echo "make docs: Sphinx, one of its extensions or libjs-mathjax is missing. Install them: make deps"; exit 1; }
-	$(Q)rm -rf $(SITE) $(PAGES) build/docs/xml && mkdir -p $(SITE) $(PAGES)
+	$(Q)rm -rf $(SITE) $(PAGES) build/docs/xml build/docs/doctrees && mkdir -p $(SITE) $(PAGES)
 	$(Q)cp -r docs/*.md docs/pictures $(PAGES)
 	$(Q)cp README.md $(PAGES)/index.md && cp CONTRIBUTING.md $(PAGES)/contributing.md && cp CHANGELOG.md $(PAGES)/changelog.md
 	$(Q)doxygen docs/Doxyfile
