@@ -109,9 +109,9 @@ def read_page(app: Sphinx, name: str, content: list[str]) -> None:
     def pictures(match: re.Match) -> str:
         alt, width = (re.search(f'{key}="([^"]*)"', match[0])[1] for key in ("alt", "width"))
         light = re.search(r'<img src="(?:docs/)?([^"]*)"', match[0])[1]
-        return "\n".join(f"```{{image}} {source}\n:alt: {alt}\n:width: {width}px\n:class: only-{scheme}\n```\n"
-                         for scheme in ("light", "dark")
-                         for source in [light.replace("_light", f"_{scheme}")])
+        return "\n".join(f"```{{image}} {light.replace('_light', '_' + scheme)}\n"
+                         f":alt: {alt}\n:width: {width}px\n:class: only-{scheme}\n```\n"
+                         for scheme in ("light", "dark"))
 
     text = re.sub(r"\$`([^`]*)`\$", r"{math}`\1`", content[0])
     text = re.sub(r"^<picture>.*?</picture>", pictures, text, flags=re.MULTILINE | re.DOTALL)
@@ -130,7 +130,8 @@ def region(file: Path, name: str, location: nodes.Node) -> list[nodes.Node]:
         logging.getLogger(__name__).warning("%s has no region %s", file.name, name, location=location)
         return []
     first, last = marks[0] + 1, marks[1]
-    code = dedent("\n".join(line for line in lines[first:last] if not re.match(r" *// \[\w+\]$", line)))
+    # The marks of other regions become empty lines, so that the numbers stay right.
+    code = dedent("\n".join(re.sub(r"^ *// \[\w+\]$", "", line) for line in lines[first:last]))
     block = nodes.literal_block(code, code, language="cuda", linenos=True,
                                 highlight_args={"linenostart": first + 1})
     where = nodes.reference("", f"{file.relative_to(ROOT)}, line {first + 1}",
@@ -186,9 +187,10 @@ def source_pages(app: Sphinx):
 
 
 def describe(app: Sphinx, name: str, template: str, context: dict, doctree: nodes.document) -> None:
-    """The description that search engines show: the first paragraph."""
-    first = next(doctree.findall(nodes.paragraph), None) if doctree else None
-    text = re.sub(r"\s+", " ", first.astext() if first else context.get("title", project))
+    """The description that search engines show: the first paragraph that says more than where the source is."""
+    paragraphs = (node.astext() for node in (doctree.findall(nodes.paragraph) if doctree else ()))
+    first = next((text for text in paragraphs if not text.startswith("Source:")), context.get("title", project))
+    text = re.sub(r"\s+", " ", first)
     tag = f'<meta name="description" content="{escape(text[:200])}">'
     context["metatags"] = context.get("metatags", "") + tag
 
