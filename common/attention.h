@@ -99,6 +99,7 @@ typedef struct KernelLaunch {
   size_t dynamic_shared_bytes; /**< of a thread block */
 } KernelLaunch;
 
+/** No step launches more kernels in a pass. */
 enum { MAX_LAUNCHES = 3 };
 
 /** What a step does with one problem: its tiles, its traffic and its launches. */

@@ -7,18 +7,22 @@
 .PHONY: docs pages check-docs
 
 SITE := build/docs/site
+PAGES := build/docs/pages
 EXPLORERS := build/docs/explorers
 DATA := $(EXPLORERS)/data/fragments.js $(EXPLORERS)/data/banks.js $(EXPLORERS)/data/timeline.js
 MATHJAX := /usr/share/javascript/mathjax
 
 docs: explorers
 	$(call recipe_needs,doxygen,doxygen)
-	@test -d /usr/share/doxygen-awesome-css -a -d $(MATHJAX) || \
-	  { echo "make docs: doxygen-awesome-css or libjs-mathjax is missing. Install them: make deps"; exit 1; }
-	$(Q)rm -rf $(SITE) && mkdir -p $(SITE)
-	$(Q)TITLE="$$(sed -n '1s/^# //p' README.md)" doxygen docs/Doxyfile && python3 docs/for_doxygen.py --finish $(SITE)
-	$(Q)cp docs/classroom.ipynb $(SITE) && cp -r docs/pictures $(SITE)/pictures && cp -r $(EXPLORERS) $(SITE)/explorers
-	$(Q)for part in MathJax.js config extensions jax/input jax/element jax/output/SVG/config.js \
+	@$(PYTHON) -c 'import breathe, furo, myst_parser, sphinx_copybutton' 2>/dev/null && test -d $(MATHJAX) || \
+	  { echo "make docs: Sphinx, one of its extensions or libjs-mathjax is missing. Install them: make deps"; exit 1; }
+	$(Q)rm -rf $(SITE) $(PAGES) build/docs/xml build/docs/doctrees && mkdir -p $(SITE) $(PAGES)
+	$(Q)cp -r docs/*.md docs/pictures $(PAGES)
+	$(Q)cp README.md $(PAGES)/index.md && cp CONTRIBUTING.md $(PAGES)/contributing.md && cp CHANGELOG.md $(PAGES)/changelog.md
+	$(Q)doxygen docs/Doxyfile
+	$(Q)$(PYTHON) -m sphinx -q -W --keep-going -c docs -d build/docs/doctrees $(PAGES) $(SITE)
+	$(Q)cp docs/classroom.ipynb $(SITE) && cp -r $(EXPLORERS) $(SITE)/explorers
+	$(Q)for part in MathJax.js extensions jax/input jax/element jax/output/SVG/config.js \
 	    jax/output/SVG/jax.js jax/output/SVG/autoload jax/output/SVG/fonts/TeX; do \
 	  mkdir -p $(SITE)/mathjax/$$(dirname $$part) && \
 	  cp -r $(MATHJAX)/$$part $(SITE)/mathjax/$$(dirname $$part) || exit 1; done

@@ -5,10 +5,11 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 debian=(gcc g++ libcmocka-dev clang-format cppcheck valgrind gdb binutils git python3 python3-venv
-  doxygen doxygen-awesome-css libjs-mathjax chromium fonts-dejavu-core)
+  doxygen libjs-mathjax chromium fonts-dejavu-core)
 # Steps for arm64, and what runs them here.
 [ "$(uname -m)" != x86_64 ] || debian+=(gcc-aarch64-linux-gnu g++-aarch64-linux-gnu qemu-user)
-python=(numpy pytest pytest-xdist matplotlib playwright nbclient ipykernel ruff)
+python=(numpy pytest pytest-xdist matplotlib playwright nbclient ipykernel ruff
+  sphinx==8.1.3 myst-parser==4.0.1 furo==2025.12.19 sphinx-copybutton==0.5.2 breathe==4.36.0 pygments==2.21.0)
 status=0
 
 install_debian() {
@@ -38,7 +39,8 @@ deps_debian() {
 
 deps_python() {
   .venv/bin/python -m pip --version >/dev/null 2>&1 || { echo "deps: making .venv" && python3 -m venv .venv; }
-  if .venv/bin/python -c 'import matplotlib, ipykernel, nbclient, numpy, playwright, pytest, ruff, xdist' 2>/dev/null; then
+  if .venv/bin/python -c \
+    'import breathe, furo, ipykernel, matplotlib, myst_parser, nbclient, numpy, playwright, pytest, ruff, sphinx_copybutton, xdist' 2>/dev/null; then
     echo "deps: all Python packages are installed"
   else
     echo "deps: installing Python packages in .venv: ${python[*]}"

@@ -1,4 +1,4 @@
-"""What a reader sees around the text of the site: the tree, the menu, messages, dark pictures."""
+"""What a reader sees around the text of the site: the tree, the contents, the search, dark pictures."""
 
 import io
 import re
@@ -9,52 +9,75 @@ from PIL import Image
 from playwright.sync_api import Page
 
 from tests.docs.conftest import SITE, WRITTEN
-from tests.docs.test_site import links_of
+from tests.docs.test_site import MARKUP, links_of
 from tests.lib.programs import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
-README = REPOSITORY / "README.md"
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 900}
+LINE = range(70, 86)  # characters
+
+# What a reader of kernels may look for, and the pages that explain it.
+SEARCHED = {
+    "bank conflict": "swizzles", "occupancy": "gpu", "roofline": "roofline", "swizzle": "swizzles",
+    "mbarrier": "hopper", "online softmax": "online-softmax", "coalescing": "gpu",
+    "warp specialisation": "step08", "persistent": "step10", "fp8": "step12", "TMA": "hopper",
+    "wgmma": "hopper", "ldmatrix": "swizzles", "cp.async": "pipelines", "racecheck": "debugging",
+    "causal mask": "specification", "LSE": "specification", "head dimension": "specification",
+    "L2 flush": "measuring", "tensor core": "fragments", "fragment": "fragments",
+    "prefetch": "step04", "block mask": "block-masks", "FlexAttention": "map",
+    "FlashAttention-3": "fa3-questions", "bf16": "floating-point", "e4m3": "step12",
+    "wavefront": "swizzles", "sector": "gpu", "shared memory": "gpu", "warp shuffle": "gpu",
+    "mutants": "mutants", "simulator": "cpu-backend", "error rule": "correctness",
+    "tile scheduler": "step10", "ping-pong": "step08", "setmaxnreg": "step08",
+    "exercises": "classroom", "activations": "real-input", "overflow": "floating-point",
+    "JSON": "json-records", "options": "options", "lazy rescaling": "step06b",
+    "cuda-gdb": "debugging", "Nsight Compute": "debugging", "latency": "gpu",
+    "bandwidth": "roofline", "padding": "swizzles"}
 
 
-def listed(page: Path) -> list[str]:
+def listed(page: str) -> list[str]:
     """The pages that the lists of a page link to, in order."""
-    items = re.findall(r"^- .*", page.read_text(), re.MULTILINE)
-    return [Path(name).name.lower() for item in items
-            for name in re.findall(r"\]\(([\w/-]+)\.md\)", item)]
+    return re.findall(r"^- \[.*?\]\(([\w-]+)\.md\)", (DOCS / f"{page}.md").read_text(), re.MULTILINE)
 
 
 def opened(page: Page, name: str) -> None:
     page.goto((SITE / f"{name}.html").as_uri())
 
 
-def test_tree_lists_the_pages_in_order(page: Page) -> None:
-    """Below each page of contents are the pages that it lists, once it is opened by its arrow."""
-    page.set_viewport_size(DESK)
+def tree(page: Page) -> list[str]:
     opened(page, "index")
-    for name, source in {"index": README, "steps": DOCS / "steps.md", "primers": DOCS / "primers.md",
-                         "reference": DOCS / "reference.md"}.items():
-        node = page.locator(f"#nav-tree li:has(> .item .label a[href='{name}.html'])").last
-        if name != "index":  # open from the start
-            node.locator("> .item > a").click(timeout=5000)
-        below = node.locator("> ul > li > .item .label a")
-        below.first.wait_for(timeout=5000)
-        shown = [link.removesuffix(".html") for link in below.evaluate_all(
-            "links => links.filter(a => a.checkVisibility()).map(a => a.getAttribute('href'))")]
-        wanted = [page for page in listed(source) if "-tried" not in page]
-        assert [page for page in shown if page in wanted] == wanted, name
-    opened(page, "step10-tried")
-    assert [link.get_attribute("href") for link in page.locator("#nav-path a.el").all()] == [
-        "index.html", "steps.html", "step10.html"]
+    return page.locator(".sidebar-tree a").evaluate_all(
+        "links => links.map(a => new URL(a.href).pathname.match(/([^/]*)\\.html$/)[1])")
+
+
+def test_tree_has_the_pages_in_the_order_of_reading(page: Page) -> None:
+    names = tree(page)
+    assert names[:3] == ["index", "gpu", "steps"]
+    assert sorted(name for name in WRITTEN if name not in names) == []
+    for contents in ("steps", "primers", "reference"):
+        wanted = [name for name in listed(contents) if name not in ("gpu", "wrong-answers")
+                  and "-tried" not in name]
+        assert [name for name in names if name in wanted] == wanted
+        assert names.index(wanted[0]) == names.index(contents) + 1
+
+
+def test_next_goes_through_all_pages(page: Page) -> None:
+    names, seen = tree(page), ["index"]
+    while following := re.search(r'rel="next"[^>]*href="([\w-]+)\.html"',
+                                 (SITE / f"{seen[-1]}.html").read_text()):
+        seen.append(following[1])
+    assert seen == names
+    opened(page, "step04")
+    page.locator(".related-pages .prev-page").click()
+    page.wait_for_url("**/step03.html")
 
 
 def test_titles_in_the_tree_are_not_clipped(page: Page) -> None:
     page.set_viewport_size(DESK)
     opened(page, "step01")
-    page.locator("#nav-tree a[href='step12.html']").first.wait_for(timeout=5000)
-    assert page.locator("#nav-tree .label a").evaluate_all(
+    assert page.locator(".sidebar-tree a").evaluate_all(
         """links => links.filter(a => a.checkVisibility() && a.getBoundingClientRect().right
-             > document.querySelector('#side-nav').getBoundingClientRect().right)
+             > document.querySelector('.sidebar-drawer').getBoundingClientRect().right)
              .map(a => a.textContent)""") == []
 
 
@@ -62,9 +85,58 @@ def test_a_phone_reaches_the_steps(page: Page) -> None:
     """By the menu in the header, as the tree is hidden there."""
     page.set_viewport_size(PHONE)
     opened(page, "measuring")
-    page.locator(".main-menu-btn").click()
-    page.get_by_role("link", name="The steps", exact=True).click(timeout=5000)
+    page.locator(".nav-overlay-icon").click()
+    page.locator(".sidebar-tree").get_by_role("link", name="The steps", exact=True).click(timeout=5000)
     page.wait_for_url("**/steps.html")
+
+
+def test_around_a_page(page: Page) -> None:
+    """Its contents beside it, a button on each block of code, links to headings, a description."""
+    page.set_viewport_size(DESK)
+    opened(page, "step04")
+    box = page.locator(".toc-tree").bounding_box()
+    assert 0 < box["x"] and box["x"] + box["width"] <= DESK["width"] and box["y"] < DESK["height"]
+    assert page.locator(".toc-tree a").count() >= page.locator("article h2").count() > 3
+    assert page.locator("article pre").count() == page.locator("article button.copybtn").count() > 3
+    assert page.locator("article h2 a.headerlink").count() == page.locator("article h2").count()
+    assert page.locator("html").get_attribute("lang") == "en"
+    assert len(page.locator("meta[name=description]").get_attribute("content")) > 20
+    assert page.locator("link[rel~=icon]").count() == 1
+    assert page.title() == "Step 04: prefetch - Attention, step by step"
+    shared = page.locator("article pre .kt", has_text="__shared__")  # a word of CUDA
+    assert shared.count() == 1
+
+
+def test_lines_have_70_to_85_characters(page: Page) -> None:
+    page.set_viewport_size(DESK)
+    opened(page, "gpu")
+    lengths = page.evaluate("""() => [...document.querySelectorAll('article section > p')]
+      .map(p => [p.textContent.length, Math.round(p.getBoundingClientRect().height
+        / parseFloat(getComputedStyle(p).lineHeight))])
+      .filter(([length, lines]) => lines > 3)  // the last line is half full, on average
+      .map(([length, lines]) => Math.round(length / (lines - 0.5)))""")
+    assert len(lengths) > 5 and sorted(lengths)[len(lengths) // 2] in LINE
+
+
+def test_search_finds_the_page_that_explains(page: Page) -> None:
+    wrong = {}
+    for term, name in SEARCHED.items():
+        page.goto(f"{(SITE / 'search.html').as_uri()}?q={term}")
+        page.wait_for_function(
+            "/found|not match/.test(document.querySelector('.search-summary')?.textContent)")
+        found = [link.get_attribute("href").partition(".html")[0]
+                 for link in page.locator("ul.search li > a").all()[:2]]
+        if name not in found:
+            wrong[term] = name, found
+    assert wrong == {}
+
+
+def test_headers_show_no_markup(page: Page) -> None:
+    wrong = {}
+    for path in [*SITE.glob("*_h.html"), *SITE.glob("*_cuh.html")]:
+        opened(page, path.stem)
+        wrong[path.stem] = page.evaluate(MARKUP)
+    assert len(wrong) > 30 and {name: found for name, found in wrong.items() if found} == {}
 
 
 @pytest.mark.parametrize("name", ["index", "online-softmax"])
@@ -81,21 +153,25 @@ def test_no_message_of_mathjax(page: Page, name: str) -> None:
 
 
 def test_pictures_on_dark_pages(page: Page) -> None:
-    """A picture has the background of the page."""
+    """A picture has the background of the page, also if the switch made it dark, not the system."""
     page.set_viewport_size(DESK)
-    page.emulate_media(color_scheme="dark")
+    opened(page, "index")
+    for _ in range(2):
+        if page.locator("body").get_attribute("data-theme") != "dark":
+            page.locator(".theme-toggle:visible").first.click()
     seen, wrong = set(), []
     for name in WRITTEN:
         if not links_of(SITE / f"{name}.html").pictures:
             continue
         opened(page, name)
+        assert page.locator("body").get_attribute("data-theme") == "dark"
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        for picture in page.locator(".contents img:visible").all():
+        for picture in page.locator("article img:visible").all():
             source = picture.evaluate("img => img.decode().then(() => img.currentSrc)")
             if source in seen:
                 continue
             seen.add(source)
-            picture.evaluate("img => img.scrollIntoView()")
+            picture.evaluate("img => img.scrollIntoView({ behavior: 'instant' })")
             box = picture.bounding_box()
             corner = page.screenshot(clip={"x": box["x"] + 2, "y": box["y"] + 2, "width": 2, "height": 2})
             colour = Image.open(io.BytesIO(corner)).convert("RGB").getpixel((0, 0))

@@ -18,7 +18,7 @@ LARGEST_BYTES = 25 << 20
 LONGEST_START_MS = 1000
 SCHEMES = ("light", "dark")
 WIDTHS = (390, 1280)
-PICTURES = sorted((SITE / "pictures").glob("*.svg"))
+PICTURES = sorted((SITE / "_images").glob("*.svg"))
 
 # The texts of a page whose contrast is below 4.5, or 3 for large ones: WCAG 2.1, level AA. The ground
 # of a text in a picture is what was painted last below its centre.
@@ -49,7 +49,7 @@ LOW_CONTRAST = """() => {
     return found.length ? parts(found[found.length - 1].fill) : behind(svg);
   };
   const low = [];
-  const root = document.querySelector('.contents') || document.body || document.documentElement;
+  const root = document.querySelector('article') || document.body || document.documentElement;
   const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const element = walker.currentNode.parentElement, text = walker.currentNode.data.trim();
@@ -67,13 +67,13 @@ LOW_CONTRAST = """() => {
 
 # Text that is shown although it is markup. In code and formulas these characters have other meanings.
 MARKUP = r"""() => {
-  const code = 'code, pre, div.fragment, script, style, svg, .MathJax_Preview, .MathJax_SVG';
+  const code = 'code, pre, script, style, svg, .MathJax_Preview, .MathJax_SVG';
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   const found = [];
   while (walker.nextNode()) {
     const element = walker.currentNode.parentElement, text = walker.currentNode.data;
     if (element.closest(code) || !element.checkVisibility()) continue;
-    if (/\*\*|`|<\/?[a-z]+>|\]\(|@ref|\\ref/.test(text)) found.push(text.trim().slice(0, 60));
+    if (/\*\*|`|<\/?[a-z]+>|\]\(|@\d/.test(text)) found.push(text.trim().slice(0, 60));
   }
   return found;
 }"""
@@ -81,7 +81,7 @@ MARKUP = r"""() => {
 # The words of tables that are broken: letters and digits in more than one line.
 BROKEN_WORDS = r"""() => {
   const found = [];
-  for (const cell of document.querySelectorAll('.contents td, .contents th')) {
+  for (const cell of document.querySelectorAll('article td, article th')) {
     const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
     while (cell.checkVisibility() && walker.nextNode()) {
       for (const { 0: word, index } of walker.currentNode.data.matchAll(/[\p{L}\p{N}_.]+/gu)) {
@@ -97,7 +97,7 @@ BROKEN_WORDS = r"""() => {
 }"""
 
 # The visible pictures of a page that cannot be loaded. Those of the other scheme may still be on their way.
-NOT_LOADED = """() => Promise.all([...document.querySelectorAll('.contents img')]
+NOT_LOADED = """() => Promise.all([...document.querySelectorAll('article img')]
   .filter(img => img.checkVisibility())
   .map(img => new Promise(done => {
     const loaded = () => done(img.naturalWidth > 0 ? [] : [`not loaded: ${img.getAttribute('src')}`]);
@@ -137,7 +137,7 @@ VALUE = re.compile(r"""\b(id|name|href|src|alt)=("([^"]*)"|'([^']*)')""")
 
 @cache
 def links_of(path: Path) -> Links:
-    """By regular expressions: Doxygen writes plain tags, and Python's parser takes long for them."""
+    """By regular expressions, because Python's parser takes long."""
     anchors, targets, pictures = set(), [], []
     for tag, rest in TAG.findall(path.read_text(errors="replace")):
         if "=" not in rest:
@@ -196,7 +196,7 @@ def wrong_in(page: Page, width: int) -> list[str]:
     """What is wrong with the page that is open at this width; at the last one, in both schemes."""
     wrong = []
     page.set_viewport_size({"width": width, "height": 900})
-    if page.locator("script[type^='math/tex']").count():
+    if page.locator("article .math").count():
         page.wait_for_function("window.MathJax && MathJax.Hub && !MathJax.Hub.queue.pending"
                                " && document.querySelector('.MathJax_SVG')")
         if count := page.locator(".merror, .MathJax_Error").count():

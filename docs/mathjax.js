@@ -1,1 +1,0 @@
-MathJax.Hub.Config({ messageStyle: 'none' });
