@@ -94,7 +94,8 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, number: signal.Signal
     out = tmp_path / "out"
     command = [Program(MASK_STEPS[0]).path, "-n", "4096", "-H", "256", "-o", out, "--save-mask", out / "mask", "-j",
                tmp_path / "record.json", "-m", "window:99"]
-    with subprocess.Popen(map(str, command), stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(map(str, command), stdout=subprocess.DEVNULL,  # a shell's & ignores SIGINT
+                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as process:
         while not (out / "mask").exists():
             assert process.poll() is None
             time.sleep(0.01)
