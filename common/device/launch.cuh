@@ -247,8 +247,8 @@ static void describe_config(const Problem *problem, int, Description *descriptio
 template <typename Config>
 static int block_count(const Config *config, const Problem *problem) {
   const int64_t tiles = grid_size(config, problem);
-  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
-  return tiles < multiprocessors ? (int)tiles : multiprocessors;
+  const int sms = device_attribute(cudaDevAttrMultiProcessorCount);
+  return tiles < sms ? (int)tiles : sms;
 }
 
 /** Step::describe of a step with persistent blocks. */

@@ -39,14 +39,14 @@ typedef struct HostInputs {
 
 /** A finished row. Pointers are valid during the call only. */
 typedef struct ReferenceRow {
-  const double *o;    /**< [head_dim] fp64 result; all zero if the row attends nothing */
+  const double *o;    /**< [head_dim] fp64 result; all zero if the row is fully masked */
   const double *base; /**< [head_dim] the same with the roundings of a tensor-core kernel */
   /** [head_dim] sum of P |V| divided by the sum of P: |o| if no terms cancelled. */
   const double *magnitude;
   /** Length of independent terms: root of the sum of (P ||V||)^2, divided by the sum of P. */
   double spread;
   const struct RowTerms *terms; /**< for spread_along() */
-  double lse; /**< natural log of the softmax denominator; -inf if the row attends nothing */
+  double lse; /**< natural log of the softmax denominator; -inf if the row is fully masked */
   /** With e4m3, the sums of a tensor core may be wrong by 2^-13 of this: scale |q| |k| of the
    * longest k near the attended ones, plus head_dim / 8 times the largest score. Else 0. */
   double score_size;
