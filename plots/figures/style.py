@@ -66,7 +66,7 @@ def look_of(theme: Theme, step: str) -> dict[str, str]:
 
 
 def steps_text(steps: list[str]) -> str:
-    """The first and the last: steps 01 to 04."""
+    """The first and the last, as in a title."""
     first, last = steps[0].removeprefix("step"), steps[-1].removeprefix("step")
     return f"step {first}" if first == last else f"steps {first} to {last}"
 
