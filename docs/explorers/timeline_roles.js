@@ -68,7 +68,7 @@ function replayRoles(problem) {
     const item = itemOf(event);
     const over = buffer.state === 'empty' ? undefined : buffer.item;
     Object.assign(buffer, { item, over, state: 'flight' });
-    return `tensor_load of ${item.name} (${rowsText(item)}) to ${buffers[event.buffer].name}: `
+    return `TMA load of ${item.name} (${rowsText(item)}) to ${buffers[event.buffer].name}: `
       + `${event.count === 1 ? '1 box' : `${event.count} boxes`}, whose bytes its full barrier expects.${over ? ` It overwrites ${over.name}.` : ''}`;
   }
 
@@ -135,7 +135,7 @@ function replayRoles(problem) {
     for (const buffer of now) {
       if (buffer.storing === role) Object.assign(buffer, { state: 'released', storing: undefined });
     }
-    return 'tensor_store_wait: TMA has read the O before, if any.';
+    return 'tma_store_wait: TMA has read the O before, if any.';
   }
 
   const actions = {
@@ -147,9 +147,9 @@ function replayRoles(problem) {
     output: (event) => fill(event, 'O', 'divide O by the sums of its rows and write it.'),
     store: (event) => {
       Object.assign(now[event.buffer], { state: 'flight', storing: event.role });
-      return `tensor_store of O from ${buffers[event.buffer].name}.`;
+      return `TMA store of O from ${buffers[event.buffer].name}.`;
     },
-    draw: () => 'draw the number of the next tile of queries.',
+    draw: () => 'take the number of the next tile of queries from the atomic counter.',
     tell: (event) => fill(event, 'number', 'write this number to next.'),
     learn: () => 'read the number of the next tile of queries.',
   };

@@ -68,7 +68,9 @@ def look_of(theme: Theme, step: str) -> dict[str, str]:
 def steps_text(steps: list[str]) -> str:
     """The first and the last, as in a title."""
     first, last = steps[0].removeprefix("step"), steps[-1].removeprefix("step")
-    return f"step {first}" if first == last else f"steps {first} to {last}"
+    if first == last:
+        return f"step {first}"
+    return f"steps {first} {'and' if len(steps) == 2 else 'to'} {last}"
 
 
 def settings(theme: Theme) -> dict[str, object]:
