@@ -34,7 +34,7 @@ static const Trial TRIALS[] = {
 
 /* At D = 128 the consumers of steps 08 and 09 take turns. */
 static const Trial ROLE_TRIALS[] = {{"full", 640, 600, 128, 0}};
-/* With a tile scheduler, thread block 0 gets the one tile of queries more than thread blocks, too. */
+/* With a tile scheduler there is one tile of queries more than blocks: block 0 gets two. */
 static const Trial SCHEDULE_TRIALS[] = {{"full", 0, 320, 128, 0}, {"causal", 0, 900, 128, 0}};
 /* The last one is not a span of keys. */
 static const Trial ROLE_MASK_TRIALS[] = {
