@@ -147,7 +147,7 @@ def links_of(path: Path) -> Links:
         anchors |= {values[name] for name in ("id", "name") if values.get(name)}
         if tag in ("a", "link") and values.get("href"):
             targets.append(values["href"])
-        if tag in ("img", "script") and values.get("src"):
+        if tag in ("img", "script", "iframe") and values.get("src"):
             targets.append(values["src"])
         if tag == "img":
             pictures.append((values.get("src"), values.get("alt")))
