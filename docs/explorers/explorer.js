@@ -1,6 +1,8 @@
 /* What both explorers share: SVG elements, selects, the address, keys, and drawing to a width. */
 'use strict';
 
+document.documentElement.classList.toggle('framed', window !== window.parent);
+
 function byId(id) {
   return document.getElementById(id);
 }
