@@ -4,7 +4,8 @@
 ## make pages             write speed, lab counts and options into the pages
 ## make explorers         the interactive explorers of fragments, banks and pipelines: build/docs/explorers
 ## make check-docs        look at the site with headless Chromium, and run the commands in the pages
-.PHONY: docs pages check-docs
+## make notebook          run docs/classroom.ipynb on the CPU backend, and save it with its outputs
+.PHONY: docs pages check-docs notebook
 
 SITE := build/docs/site
 PAGES := build/docs/pages
@@ -32,6 +33,10 @@ pages:
 	$(needs_packages)
 	@$(MAKE) BACKEND=cpu $(STEPS:%=build/cpu/%)
 	$(PYTHON) -m plots.figures.pages $(RESULTS)/h200 docs build/cpu
+
+notebook:
+	@$(MAKE) --no-print-directory $(JOBS) BACKEND=cpu step02
+	$(PYTHON) -m tests.docs.notebook
 
 check-docs: docs
 	@$(MAKE) --no-print-directory $(JOBS) BACKEND=cpu $(STEPS:%=build/cpu/%)
