@@ -1,4 +1,5 @@
-"""The public address of the repository, and what follows from it. CITATION.cff alone has it; without one, all are empty."""
+"""The public address of the repository, and what follows from it. CITATION.cff alone has it; without one, nothing
+follows."""
 
 import re
 from pathlib import Path
@@ -30,5 +31,7 @@ def links(address: str, badges: bool) -> str:
 
 
 def in_notebook(text: str, address: str) -> str:
-    """The notebook, which clones the repository where it runs outside of one."""
-    return re.sub(r'(?<=REPOSITORY = \\")[^"\\]*', address, text)
+    """The notebook clones the repository where it runs outside of one. A hosted one has no pages beside it."""
+    text = re.sub(r'(?<=REPOSITORY = \\")[^"\\]*', address, text)
+    docs = address and f"{address}/blob/main/docs/"
+    return re.sub(r"\]\((?:https://github\.com/[\w./-]*/blob/main/docs/)?([\w./-]+\.md)\)", rf"]({docs}\1)", text)

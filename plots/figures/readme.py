@@ -58,8 +58,9 @@ def listed(words: Iterable[object]) -> str:
 
 # --- The table -----------------------------------------------------------------------------------
 
-def table(results: Results, shorts: tuple[str, ...] = SHORTS, to_docs: str = "docs/", to_steps: str = "steps/") -> str:
-    """The results table in Markdown, with a line on the origin of its numbers, for a page with these ways to others."""
+def table(results: Results, shorts: tuple[str, ...] = SHORTS, docs: str = "docs/", steps: str = "steps/") -> str:
+    """The results table in Markdown, with a line on the origin of its numbers, for a page from which these are the
+    ways to the pages and the sources."""
     in_e4m3 = results.steps(**HEADLINE | {"dtype": "e4m3"}, mask="full")
     records = {record["step"]: record for record in results.headline("full") + in_e4m3}
     lines = ["| step | idea | TFLOP/s | " + " | ".join(f"× {SHORT_NAMES[short]}" for short in shorts)
@@ -69,8 +70,8 @@ def table(results: Results, shorts: tuple[str, ...] = SHORTS, to_docs: str = "do
         numbers = ["–"] * (1 + len(shorts))
         if record:
             numbers = [f"{record['tflops']:.1f}", *(over(record, short) for short in shorts)]
-        lines.append(f"| [{step.removeprefix('step')}]({to_docs}{step}.md) [{source.title}]"
-                     f"({to_steps}{source.path.name}) | {source.idea} | {' | '.join(numbers)} |")
+        lines.append(f"| [{step.removeprefix('step')}]({docs}{step}.md) [{source.title}]"
+                     f"({steps}{source.path.name}) | {source.idea} | {' | '.join(numbers)} |")
     first = next(iter(records.values()))
     shape = ", ".join(f"{letter}={HEADLINE[name]}" for letter, name in
                       (("B", "batch"), ("H", "heads"), ("N", "seqlen"), ("D", "head_dim")))
@@ -103,24 +104,29 @@ def markup(found: dict) -> str:
             f"not speed, are not shown: {', '.join(masks)}.")
 
 
+def write_pages(root: Path, results: Results, found: dict) -> None:
+    repository = address.repository(root)
+    sections = {
+        "README.md": {"claim": claim(results), "results": table(results), "ladder": markup(found)},
+        "docs/index.md": {"claim": claim(results), "results": table(results, ("fa3",), "", "../steps/")}}
+    for name, written in sections.items():
+        text = (root / name).read_text(encoding="utf-8")
+        for section, content in written.items():
+            text = with_section(text, section, "`make readme` from plots/results", content)
+        links = address.links(repository, badges=name == "README.md")
+        text = with_section(text, "address", "`make readme` from CITATION.cff", links)
+        (root / name).write_text(text, encoding="utf-8")
+    notebook = root / "docs/classroom.ipynb"
+    notebook.write_text(address.in_notebook(notebook.read_text(encoding="utf-8"), repository), encoding="utf-8")
+
+
 def main() -> int:
     root, results = Path(sys.argv[1]), load(Path(sys.argv[2]))
     figures = {name: found for name, figure in FIGURES.items()
                if (found := figure.data(results)) is not None}
     for name, found in figures.items():
         draw_figure(name, found, root / "docs/pictures", ("svg",))
-    repository = address.repository(root)
-    sections = {
-        root / "README.md": {"claim": claim(results), "results": table(results), "ladder": markup(figures[waterfall.NAME])},
-        root / "docs/index.md": {"claim": claim(results), "results": table(results, ("fa3",), "", "../steps/")}}
-    for page, written in sections.items():
-        text = page.read_text(encoding="utf-8")
-        for name, section in written.items():
-            text = with_section(text, name, "`make readme` from plots/results", section)
-        links = address.links(repository, badges=page.name == "README.md")
-        page.write_text(with_section(text, "address", "`make readme` from CITATION.cff", links), encoding="utf-8")
-    notebook = root / "docs/classroom.ipynb"
-    notebook.write_text(address.in_notebook(notebook.read_text(encoding="utf-8"), repository), encoding="utf-8")
+    write_pages(root, results, figures[waterfall.NAME])
     return 0
 
 

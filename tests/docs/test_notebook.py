@@ -53,5 +53,5 @@ def test_it_prints_what_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("BACKEND", os.environ.get("BACKEND", "cpu"))
     found = printed(run(tmp_path))
     assert "RIGHT: 600 of 600 rows" in found[0] and "image/png" in found[2]
-    if os.environ["BACKEND"] == "cpu":
-        assert found == printed(nbformat.read(NOTEBOOK, as_version=4)), "docs/classroom.ipynb is out of date: make notebook"
+    saved = printed(nbformat.read(NOTEBOOK, as_version=4))
+    assert found == saved or os.environ["BACKEND"] != "cpu", "docs/classroom.ipynb is out of date: make notebook"
