@@ -17,7 +17,7 @@ from plots.figures.all import FIGURES, draw_figure
 from plots.figures.records import DENSE, HEADLINE, SHORT_NAMES, Results, load, name_of
 from plots.figures.style import THEMES
 from plots.sections import with_section
-from tests.lib.steps import source_of, step_names
+from tests.lib.steps import STEPS, source_of, step_names
 
 SHORTS = ("fa2", "cudnn", "fa3")
 LONG_NAMES = {"fa2": "FlashAttention-2", "cudnn": "cuDNN", "fa3": "FlashAttention-3"}
@@ -58,27 +58,29 @@ def listed(words: Iterable[object]) -> str:
 
 # --- The table -----------------------------------------------------------------------------------
 
-def table(results: Results, shorts: tuple[str, ...] = SHORTS, docs: str = "docs/", steps: str = "steps/") -> str:
-    """The results table in Markdown, with a line on the origin of its numbers, for a page from which these are the
-    ways to the pages and the sources."""
+def table(results: Results, brief: bool = False) -> str:
+    """The results table in Markdown, with a line on the origin of its numbers; a brief one for docs/index.md."""
+    shorts = SHORTS[-1:] if brief else SHORTS
     in_e4m3 = results.steps(**HEADLINE | {"dtype": "e4m3"}, mask="full")
     records = {record["step"]: record for record in results.headline("full") + in_e4m3}
     lines = ["| step | idea | TFLOP/s | " + " | ".join(f"× {SHORT_NAMES[short]}" for short in shorts)
-             + " |", f"|---|---|---|{'---|' * len(shorts)}"]
+             + " |", f"|---|---|---:|{'---:|' * len(shorts)}"]
     for step in step_names():
         source, record = source_of(step), records.get(step)
         numbers = ["–"] * (1 + len(shorts))
         if record:
             numbers = [f"{record['tflops']:.1f}", *(over(record, short) for short in shorts)]
-        lines.append(f"| [{step.removeprefix('step')}]({docs}{step}.md) [{source.title}]"
-                     f"({steps}{source.path.name}) | {source.idea} | {' | '.join(numbers)} |")
+        number = step.removeprefix("step")
+        what = (f"[{number}]({step}.md) | {source.title}" if brief else
+                f"[{number}](docs/{step}.md) [{source.title}]({STEPS.name}/{source.path.name}) | {source.idea}")
+        lines.append(f"| {what} | {' | '.join(numbers)} |")
     first = next(iter(records.values()))
     shape = ", ".join(f"{letter}={HEADLINE[name]}" for letter, name in
                       (("B", "batch"), ("H", "heads"), ("N", "seqlen"), ("D", "head_dim")))
     lines += ["", f"Forward pass, {HEADLINE['dtype']}, no mask, {shape} (batch entries, heads, "
               f"queries and keys, numbers per row), on one {first['device']} (CUDA "
               f"{first['cuda_runtime']}, {first['date'][:10]}, commit {first['commit']}); × is the "
-              f"speedup over {'FlashAttention-2 and cuDNN as PyTorch has them, and over ' if len(shorts) > 1 else ''}"
+              f"speedup over {'' if brief else 'FlashAttention-2 and cuDNN as PyTorch has them, and over '}"
               "FlashAttention-3: medians of interleaved runs. The pages of steps without a number "
               "have those of other head dimensions."]
     if in_e4m3:
@@ -108,7 +110,7 @@ def write_pages(root: Path, results: Results, found: dict) -> None:
     repository = address.repository(root)
     sections = {
         "README.md": {"claim": claim(results), "results": table(results), "ladder": markup(found)},
-        "docs/index.md": {"claim": claim(results), "results": table(results, ("fa3",), "", "../steps/")}}
+        "docs/index.md": {"claim": claim(results), "results": table(results, brief=True)}}
     for name, written in sections.items():
         text = (root / name).read_text(encoding="utf-8")
         for section, content in written.items():
