@@ -33,7 +33,7 @@ def attention(directory: Path) -> None:
     l = np.exp(s - m).sum(axis=1, keepdims=True)
     p = np.exp(s - m) / l
     picture = Picture(
-        "attention", O_X + DEPTH + 8, TOP + SIZE + 34, "Attention, and one tile of it",
+        "attention", O_X + DEPTH + 16, TOP + SIZE + 34, "Attention, and one tile of it",
         "Q is left of S, and K transposed above it: S = Q K^T. Each row of S has a maximum m and a sum l: P = "
         "exp(S - m) / l. P is left of O, and V above it: O = P V. Outlined is what a kernel has on chip at a time: "
         "BLOCK_M rows of Q and O with their m and l, BLOCK_N rows of K and V, and their tile of S and P.", STYLE)
