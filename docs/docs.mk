@@ -35,7 +35,6 @@ pages:
 	$(PYTHON) -m plots.figures.pages $(RESULTS)/h200 docs build/cpu
 
 notebook:
-	@$(MAKE) --no-print-directory $(JOBS) BACKEND=cpu step02
 	$(PYTHON) -m tests.docs.notebook
 
 check-docs: docs
