@@ -3,9 +3,9 @@
 ## make docs              the documentation site: build/docs/site/index.html
 ## make pages             write speed, lab counts and options into the pages
 ## make explorers         the interactive explorers of fragments, banks and pipelines: build/docs/explorers
-## make check-docs        look at the site with headless Chromium, and run the commands in the pages
 ## make notebook          run docs/classroom.ipynb on the CPU backend, and save it with its outputs
-.PHONY: docs pages check-docs notebook
+## make check-docs        look at the site with headless Chromium, and run the commands in the pages
+.PHONY: docs pages check-docs
 
 SITE := build/docs/site
 PAGES := build/docs/pages
@@ -34,6 +34,7 @@ pages:
 	@$(MAKE) BACKEND=cpu $(STEPS:%=build/cpu/%)
 	$(PYTHON) -m plots.figures.pages $(RESULTS)/h200 docs build/cpu
 
+.PHONY: notebook
 notebook:
 	$(PYTHON) -m tests.docs.notebook
 

@@ -1,8 +1,6 @@
 /* What both explorers share: SVG elements, selects, the address, keys, and drawing to a width. */
 'use strict';
 
-document.documentElement.classList.toggle('framed', window !== window.parent);
-
 function byId(id) {
   return document.getElementById(id);
 }
@@ -102,3 +100,6 @@ function onWidth(draw) {
     draw();
   }).observe(main);
 }
+
+// Another page has texts of its own around its frame.
+document.documentElement.classList.toggle('framed', window !== window.parent);

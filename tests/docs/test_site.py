@@ -188,14 +188,6 @@ def test_size_and_start(page: Page) -> None:
     assert min(starts) < LONGEST_START_MS
 
 
-def test_the_first_page_has_a_live_timeline(page: Page) -> None:
-    page.goto((SITE / "index.html").as_uri())
-    frame = page.frame_locator("iframe")
-    frame.locator("#forward").click()
-    assert frame.locator("#event").inner_text().startswith("2 of ")
-    assert not frame.locator("h1").is_visible()
-
-
 def is_blank(png: bytes) -> bool:
     return all(low == high for low, high in Image.open(io.BytesIO(png)).convert("RGB").getextrema())
 
@@ -218,6 +210,14 @@ def wrong_in(page: Page, width: int) -> list[str]:
         page.emulate_media(color_scheme=scheme)
         wrong += [f"low contrast: {text}" for text in page.evaluate(LOW_CONTRAST)]
     return wrong + page.evaluate(NOT_LOADED)
+
+
+def test_the_first_page_has_a_live_timeline(page: Page) -> None:
+    page.goto((SITE / "index.html").as_uri())
+    frame = page.frame_locator("iframe")
+    frame.locator("#forward").click()
+    assert frame.locator("#event").inner_text().startswith("2 of ")
+    assert not frame.locator("h1").is_visible()
 
 
 @pytest.mark.parametrize("part", range(4))
