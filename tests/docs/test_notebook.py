@@ -18,9 +18,10 @@ OTHERWISE = re.compile(r"^(?:  (?:CC|CXX|LD|AR|LINK) |make|device ).*\n", re.MUL
 
 
 def printed(notebook: nbformat.NotebookNode) -> list[str]:
-    """What each cell prints, and whether it draws."""
+    """What each cell prints, and whether it draws. Matplotlib may say that it looks for fonts."""
     return [OTHERWISE.sub("", output.get("text") or ", ".join(sorted(output.data)))
-            for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+            for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs
+            if output.get("name") != "stderr"]
 
 
 def first_cell() -> str:
