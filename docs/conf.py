@@ -1,6 +1,6 @@
 """The documentation site: Sphinx reads the pages as a code host shows them.
 
-docs.mk copies the pages into one folder, where README.md is index.md. What only the site has is done here:
+docs.mk copies the pages into one folder. What only the site has is done here:
 the order of the pages, the code in place of `[FILE, region NAME](PATH)`, pages of the sources and of the
 headers, and the terms of the glossary in the index that the search looks at first.
 """
@@ -17,20 +17,24 @@ from sphinx.application import Sphinx
 from sphinx.domains.cpp import CPPDomain
 from sphinx.util import logging
 
+from plots import address
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 # The files that the pages are made from, by the names of the pages.
-PAGES = {"index": ROOT / "README.md", "contributing": ROOT / "CONTRIBUTING.md",
-         "changelog": ROOT / "CHANGELOG.md", **{path.stem: path for path in DOCS.glob("*.md")}}
+PAGES = {"contributing": ROOT / "CONTRIBUTING.md", "changelog": ROOT / "CHANGELOG.md",
+         **{path.stem: path for path in DOCS.glob("*.md")}}
 HEADERS = [ROOT / "common/attention.h", ROOT / "common/block_mask.h",
            *sorted((ROOT / "common/device").glob("*.cuh"))]
 SOURCES = [*sorted((ROOT / "steps").glob("step*.cu")), *HEADERS]
 REGION = re.compile(r"\S+, region (\w+)")
 NAMES = {file: name for name, file in PAGES.items()} | {
-    file: file.name.replace(".", "_") for file in HEADERS}
+    file: file.name.replace(".", "_") for file in HEADERS} | {ROOT / "README.md": "index"}
+ADDRESS = address.repository(ROOT)
 
 project = "Attention, step by step"
 html_title = project
+html_baseurl = address.site(ADDRESS)
 language = "en"
 extensions = ["myst_parser", "sphinx_copybutton", "sphinx.ext.mathjax", "breathe"]
 root_doc = "index"
@@ -116,6 +120,8 @@ def read_page(app: Sphinx, name: str, content: list[str]) -> None:
 
     text = re.sub(r"\$`([^`]*)`\$", r"{math}`\1`", content[0])
     text = re.sub(r"^<picture>.*?</picture>", pictures, text, flags=re.MULTILINE | re.DOTALL)
+    if ADDRESS:
+        text = text.replace("git clone REPOSITORY", f"git clone {ADDRESS}")
     if name == "index":
         text += "".join(toctree(pages, caption) for caption, pages in tree().items())
     elif f"{name}-tried" in PAGES:
@@ -188,12 +194,15 @@ def source_pages(app: Sphinx):
 
 
 def describe(app: Sphinx, name: str, template: str, context: dict, doctree: nodes.document) -> None:
-    """The description that search engines show: the first paragraph that says more than where the source is."""
+    """The description that search engines show, which is the first paragraph that says more than where the source
+    is, and the link for editing."""
     paragraphs = (node.astext() for node in (doctree.findall(nodes.paragraph) if doctree else ()))
     first = next((text for text in paragraphs if not text.startswith("Source:")), context.get("title", project))
     text = re.sub(r"\s+", " ", first)
     tag = f'<meta name="description" content="{escape(text[:200])}">'
     context["metatags"] = context.get("metatags", "") + tag
+    if ADDRESS and name in PAGES:
+        context["theme_source_edit_link"] = f"{ADDRESS}/edit/main/{PAGES[name].relative_to(ROOT)}"
 
 
 def setup(app: Sphinx) -> None:

@@ -3,6 +3,7 @@
 ## make docs              the documentation site: build/docs/site/index.html
 ## make pages             write speed, lab counts and options into the pages
 ## make explorers         the interactive explorers of fragments, banks and pipelines: build/docs/explorers
+## make notebook          run docs/classroom.ipynb on the CPU backend, and save it with its outputs
 ## make check-docs        look at the site with headless Chromium, and run the commands in the pages
 .PHONY: docs pages check-docs
 
@@ -18,7 +19,7 @@ docs: explorers
 	  { echo "make docs: Sphinx, one of its extensions or libjs-mathjax is missing. Install them: make deps"; exit 1; }
 	$(Q)rm -rf $(SITE) $(PAGES) build/docs/xml build/docs/doctrees && mkdir -p $(SITE) $(PAGES)
 	$(Q)cp -r docs/*.md docs/pictures $(PAGES)
-	$(Q)cp README.md $(PAGES)/index.md && cp CONTRIBUTING.md $(PAGES)/contributing.md && cp CHANGELOG.md $(PAGES)/changelog.md
+	$(Q)cp CONTRIBUTING.md $(PAGES)/contributing.md && cp CHANGELOG.md $(PAGES)/changelog.md
 	$(Q)doxygen docs/Doxyfile
 	$(Q)$(PYTHON) -m sphinx -q -W --keep-going -c docs -d build/docs/doctrees $(PAGES) $(SITE)
 	$(Q)cp docs/classroom.ipynb $(SITE) && cp -r $(EXPLORERS) $(SITE)/explorers
@@ -32,6 +33,10 @@ pages:
 	$(needs_packages)
 	@$(MAKE) BACKEND=cpu $(STEPS:%=build/cpu/%)
 	$(PYTHON) -m plots.figures.pages $(RESULTS)/h200 docs build/cpu
+
+.PHONY: notebook
+notebook:
+	$(PYTHON) -m tests.docs.notebook
 
 check-docs: docs
 	@$(MAKE) --no-print-directory $(JOBS) BACKEND=cpu $(STEPS:%=build/cpu/%)

@@ -11,7 +11,7 @@ $(if $(filter x0 x1,$(subst $() ,,x$(QUICK))),,$(error QUICK=$(QUICK): must be 0
 ## make profile           count one pass of STEP=03 with Nsight Compute (GPU); PROBLEM="-n 1024 -d 64": another problem
 ## make sass              the machine code of STEP=03, and what it is made of (nvcc, no GPU)
 ## make ptx               the PTX of STEP=03
-## make readme            rewrite the table of README.md, and its pictures, from plots/results
+## make readme            rewrite the tables of README.md and docs/index.md, the figures, and links to the repository
 ## make pictures          draw the pictures of the pages on the steps, into docs/pictures
 ## make slides            the pictures of the pages as PNG files, 1920 pixels wide, in build/slides
 ## make real-input        run every step on tests/data and on random inputs, for docs/real-input.md
@@ -140,7 +140,7 @@ plots:
 
 readme:
 	$(needs_packages)
-	$(PYTHON) -m plots.figures.readme README.md "$(RESULTS)/h200" docs/pictures
+	$(PYTHON) -m plots.figures.readme . "$(RESULTS)/h200"
 
 slides:
 	@$(PYTHON) -m plots.figures.slides docs/pictures build/slides

@@ -124,3 +124,6 @@ function onWidth(draw) {
     draw();
   }).observe(main);
 }
+
+// Another page has texts of its own around its frame.
+document.documentElement.classList.toggle('framed', window !== window.parent);

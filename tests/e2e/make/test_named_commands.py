@@ -21,6 +21,7 @@ NEED_A_GPU = ("bench", "bench QUICK=1", "builds OLD=build", "ceilings", "variant
 # What the recipes call with Python. Other tests call the same tools.
 TOOLS = {
     "lab": ("plots.tools.lab",),
+    "notebook": ("tests.docs.notebook",),
     "pages": ("plots.figures.pages",),
     "pictures": ("plots.figures.pictures",),
     "plots": ("plots.figures.all",),
