@@ -1,9 +1,8 @@
 /* What all explorers share: the header, SVG elements, selects, the address, keys, and drawing to a width. */
 'use strict';
 
-/** Links to the site and to the other explorers, which another page that shows this one has already. */
+/** Links to the site and to the other explorers. */
 function addHeader() {
-  if (window.self !== window.top) return;
   const header = document.createElement('header');
   header.innerHTML = '<a href="../index.html">Attention, step by step</a><nav aria-label="Explorers"></nav>';
   for (const name of ['Fragments', 'Banks', 'Timeline']) {
