@@ -1,12 +1,12 @@
 """Writes what is measured and counted into the pages of the steps: speed, lab, roofline; and the
-programs' options, the roofline's example, clocks, the scores of mutants and the list of exercises into
-their pages.
+programs' options, what the steps take, the roofline's example, clocks, the scores of mutants and the list
+of exercises into their pages.
 
 Usage: python3 -m plots.figures.pages RESULTS-OF-A-GPU DOCS PROGRAMS
 
 Reads the benchmark's records in RESULTS-OF-A-GPU and runs the steps of the CPU backend in PROGRAMS.
-Writes between the markers of DOCS/stepNN.md, options.md, roofline.md, measuring.md, mutants.md and
-classroom.md.
+Writes between the markers of DOCS/stepNN.md, options.md, specification.md, roofline.md, measuring.md,
+mutants.md and classroom.md.
 """
 
 import re
@@ -20,7 +20,7 @@ from plots.figures.records import Results, load
 from plots.sections import with_section
 from plots.tools.lab import Report, human, report_of
 from tests.lib.programs import REPOSITORY, Program, read_records
-from tests.lib.steps import source_of, step_names
+from tests.lib.steps import facts, source_of, step_names
 
 SHAPES = ("-n 256 -d 64", "-n 256 -d 256")  # the second for steps that take no other
 SEQLEN, HEAD_DIMS, MASKS = 4096, (64, 128, 256), ("full", "causal")
@@ -216,6 +216,19 @@ def exercises() -> str:
                           capture_output=True, text=True, check=True).stdout.rstrip()
 
 
+def taken(programs: Path) -> str:
+    """What the steps take and need, a row for those that say the same."""
+    rows: dict[tuple, list[str]] = {}
+    for step in step_names():
+        of = facts(programs / step)
+        dims, least = of["head_dims"], of["needs_compute_capability"]
+        rows.setdefault(("1 to 256" if dims == "any" else ", ".join(map(str, dims)), ", ".join(of["dtypes"]),
+                         ", ".join(of["masks"]), "any" if least is None else "9.0 exactly" if least == 90 else
+                         f"{least / 10}", of["ceiling"]), []).append(step.removeprefix("step"))
+    return "\n".join([cells("steps", "D", "types", "masks", "compute capability", "ceiling"), cells(*["---"] * 6),
+                      *(cells(", ".join(steps), *row) for row, steps in rows.items())])
+
+
 OPTION = re.compile(r"^  (?:-\w, |    )--.*\n(?: {10,}.*\n)*", re.MULTILINE)  # and its explanation
 
 
@@ -256,6 +269,7 @@ def main() -> int:
                              *roofline(results, step), *lab(reports[shape], step, before, shape)])
         page.write_text(with_section(page.read_text(), "numbers", WRITER, content))
     for name, section, content in (("options", "options", options(programs)),
+                                   ("specification", "steps", taken(programs)),
                                    ("roofline", "example", example(results)),
                                    ("roofline", "exponentials", exponentials(results)),
                                    ("measuring", "clocks", clocks(results)),
