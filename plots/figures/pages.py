@@ -132,7 +132,7 @@ def example(results: Results) -> str:
         f"tables, an {record['device']} reached {mma:.0f} TFLOP/s of `mma.sync` and {copy:.2f} TB/s of "
         "memory.", "",
         *grid(["", "work", "time at least"], [
-            ["products", f"{record['flops'] * 1e-9:.0f} * 10^9 operations",
+            ["GEMMs", f"{record['flops'] * 1e-9:.0f} * 10^9 operations",
              f"{record['flops'] / mma * 1e-9:.2f} ms"],
             ["device memory", f"{record['must_move_bytes'] * 1e-6:.0f} * 10^6 bytes",
              f"{record['must_move_bytes'] / copy * 1e-9:.2f} ms"]]), "",
@@ -150,7 +150,7 @@ def exponentials(results: Results) -> str:
     times = ", ".join(f"{4 * d / mma:.2f} ps at D = {d}" for d in (128, 64, 32))
     return ("The exponentials matter because their unit is slow: it computes 16 per clock in each SM "
             f"(streaming multiprocessor). In the run of the tables, an {record['device']} computed {exp:.1f} * 10^12 per second, so one entry "
-            f"takes {1 / exp:.2f} ps. Its products take `4 * D / ({mma:.0f} * 10^12)` seconds: {times}. At "
+            f"takes {1 / exp:.2f} ps. Its share of the GEMMs takes `4 * D / ({mma:.0f} * 10^12)` seconds: {times}. At "
             "D = 32 the exponentials are the limit.")
 
 
