@@ -1,12 +1,12 @@
 """Writes what is measured and counted into the pages of the steps: speed, lab, roofline; and the
-programs' options, what the steps take, the roofline's example, clocks, the scores of mutants and the list
-of exercises into their pages.
+programs' options, the roofline's example, clocks, the scores of mutants and the list of exercises into
+their pages.
 
 Usage: python3 -m plots.figures.pages RESULTS-OF-A-GPU DOCS PROGRAMS
 
 Reads the benchmark's records in RESULTS-OF-A-GPU and runs the steps of the CPU backend in PROGRAMS.
-Writes between the markers of DOCS/stepNN.md, options.md, specification.md, roofline.md, measuring.md,
-mutants.md and classroom.md.
+Writes between the markers of DOCS/stepNN.md, options.md, roofline.md, measuring.md, mutants.md and
+classroom.md.
 """
 
 import re
