@@ -128,6 +128,7 @@ def test_a_missing_marker_is_named() -> None:
 def test_the_page_of_options_is_what_the_programs_print() -> None:
     page = (REPOSITORY / "docs/options.md").read_text()
     assert pages.options(STEP_DIR) in page, "docs/options.md is out of date: make pages"
+    assert pages.taken(STEP_DIR) in (REPOSITORY / "docs/specification.md").read_text(), "make pages"
     for step in step_names():
         for line in Program(step).run("--help").stdout.splitlines()[1:]:
             assert f"{line}\n" in page, step
