@@ -1,10 +1,11 @@
 # The documentation site: the pages, the reference, the explorers.
 
 ## make docs              the documentation site: build/docs/site/index.html
+## make slides            the slides of the lessons: build/docs/site/slides (make docs makes them, too)
 ## make pages             write speed, lab counts and options into the pages
 ## make explorers         the interactive explorers of fragments, banks and pipelines: build/docs/explorers
 ## make check-docs        look at the site with headless Chromium, and run the commands in the pages
-.PHONY: docs pages check-docs
+.PHONY: docs pages slides check-docs
 
 SITE := build/docs/site
 PAGES := build/docs/pages
@@ -14,7 +15,7 @@ MATHJAX := /usr/share/javascript/mathjax
 
 docs: explorers
 	$(call recipe_needs,doxygen,doxygen)
-	@$(PYTHON) -c 'import breathe, furo, myst_parser, sphinx_copybutton' 2>/dev/null && test -d $(MATHJAX) || \
+	@$(PYTHON) -c 'import breathe, furo, myst_parser, sphinx_copybutton, sphinx_revealjs' 2>/dev/null && test -d $(MATHJAX) || \
 	  { echo "make docs: Sphinx, one of its extensions or libjs-mathjax is missing. Install them: make deps"; exit 1; }
 	$(Q)rm -rf $(SITE) $(PAGES) build/docs/xml build/docs/doctrees && mkdir -p $(SITE) $(PAGES)
 	$(Q)cp -r docs/*.md docs/pictures $(PAGES)
@@ -26,7 +27,12 @@ docs: explorers
 	    jax/output/SVG/jax.js jax/output/SVG/autoload jax/output/SVG/fonts/TeX; do \
 	  mkdir -p $(SITE)/mathjax/$$(dirname $$part) && \
 	  cp -r $(MATHJAX)/$$part $(SITE)/mathjax/$$(dirname $$part) || exit 1; done
+	@$(MAKE) --no-print-directory slides
 	@echo "docs: $(SITE)/index.html, $$(du -sh $(SITE) | cut -f1)"
+
+slides:
+	$(Q)rm -rf $(SITE)/slides build/docs/doctrees-slides
+	$(Q)$(PYTHON) -m sphinx -q -W --keep-going -b revealjs -c docs/slides -d build/docs/doctrees-slides docs/slides $(SITE)/slides
 
 pages:
 	$(needs_packages)
