@@ -14,7 +14,7 @@ from sphinx_revealjs._ext.notes import revealjs_notes
 from sphinx_revealjs.writers import RevealjsSlideTranslator
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from conf import REGION, Cuda, pygments_style, region  # noqa: E402, F401
+from conf import NAMES, REGION, SOURCES, Cuda, pygments_style, region  # noqa: E402, F401
 
 project = "Attention, step by step: slides"
 language = "en"
@@ -53,11 +53,14 @@ def resolve_links(app: Sphinx, doctree: nodes.document) -> None:
                 for where in block.findall(nodes.reference):
                     where["refuri"] = f"../{where['refuri']}"
             link.parent.replace_self(code[::-1])
-        elif link["refdomain"] == "doc":  # a page
-            anchor = f"#{link['reftargetid']}" if link["reftargetid"] else ""
-            link.replace_self(nodes.reference("", "", *link.children, refuri=f"../{file.name}.html{anchor}", internal=True))
+            continue
+        file = file.with_suffix(".md") if link["refdomain"] == "doc" else file
+        anchor = f"#{link['reftargetid']}" if link.get("reftargetid") else anchor
+        url = f"{NAMES[file]}.html" if file in NAMES else f"source/{file.name}.html" if file in SOURCES else path
+        if file.suffix == ".md" and file not in NAMES and file.exists():  # in the repository alone
+            link.replace_self(link.children)
         else:
-            url = f"../source/{file.name}.html" if file.suffix in (".cu", ".cuh") else path
+            url = url if url.startswith("..") else f"../{url}"
             link.replace_self(nodes.reference("", "", *link.children, refuri=url + anchor, internal=True))
 
 
