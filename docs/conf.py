@@ -83,7 +83,7 @@ def tree() -> dict[str, list[str]]:
     steps = [page for page in listed("steps") if "-tried" not in page]
     return {"Start": ["self", "gpu"], "The steps": ["steps", *steps],
             "Primers": ["primers", *(page for page in listed("primers") if page != "gpu")],
-            "Exercises and teaching": ["classroom", "wrong-answers", "teaching"],
+            "Exercises and teaching": ["classroom", "wrong-answers", "teaching", "quizzes"],
             "Reference": ["reference", *(page for page in listed("reference") if page != "wrong-answers"),
                           "headers", "contributing", "changelog"]}
 
@@ -140,8 +140,8 @@ def region(file: Path, name: str, location: nodes.Node) -> list[nodes.Node]:
 
 
 def resolve_links(app: Sphinx, doctree: nodes.document) -> None:
-    """Links that are right in the repository: to pages, sources and explorers. Those to other files
-    become plain text."""
+    """Links that are right in the repository: to pages, sources, explorers and slides. Those to other
+    files become plain text."""
     name = app.env.docname
     folder = PAGES[name].parent if name in PAGES else app.srcdir
     for link in list(doctree.findall(addnodes.pending_xref)):
@@ -157,8 +157,8 @@ def resolve_links(app: Sphinx, doctree: nodes.document) -> None:
                 paragraph.parent.remove(paragraph)
         elif file in NAMES:
             link.attributes.update(refdomain="doc", reftarget=NAMES[file], reftargetid=anchor[1:] or None)
-        elif file in SOURCES or file.suffix in (".html", ".ipynb"):
-            url = f"source/{file.name}.html" if file in SOURCES else path.removeprefix("docs/")
+        elif file in SOURCES or file.is_relative_to(DOCS) and file.suffix in (".html", ".ipynb", ".md", ".yml"):
+            url = f"source/{file.name}.html" if file in SOURCES else path.removeprefix("docs/").replace(".md", ".html")
             link.replace_self(nodes.reference("", "", *link.children, refuri=url + anchor, internal=True))
         elif file.exists():
             link.replace_self(link.children)

@@ -22,7 +22,7 @@ docs: explorers
 	$(Q)cp README.md $(PAGES)/index.md && cp CONTRIBUTING.md $(PAGES)/contributing.md && cp CHANGELOG.md $(PAGES)/changelog.md
 	$(Q)doxygen docs/Doxyfile
 	$(Q)$(PYTHON) -m sphinx -q -W --keep-going -c docs -d build/docs/doctrees $(PAGES) $(SITE)
-	$(Q)cp docs/classroom.ipynb $(SITE) && cp -r $(EXPLORERS) $(SITE)/explorers
+	$(Q)cp docs/classroom.ipynb docs/grade.yml $(SITE) && cp -r $(EXPLORERS) $(SITE)/explorers
 	$(Q)for part in MathJax.js extensions jax/input jax/element jax/output/SVG/config.js \
 	    jax/output/SVG/jax.js jax/output/SVG/autoload jax/output/SVG/fonts/TeX; do \
 	  mkdir -p $(SITE)/mathjax/$$(dirname $$part) && \
