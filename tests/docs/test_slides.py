@@ -50,8 +50,9 @@ def test_slides_fit(page: Page) -> None:
 
 
 def words_of(page: str, anchor: str) -> int:
-    """Of a page, or of one section, without the tables of measurements."""
-    text = re.sub(r"<!-- (\w+): .*?<!-- /\1 -->|<[^>]*>|\]\([^)]*\)", " ", (DOCS / f"{page}.md").read_text(), flags=re.DOTALL)
+    """Of a page, or of one section, without code and the tables of measurements."""
+    left_out = r"<!-- (\w+): .*?<!-- /\1 -->|^```.*?^```|</?[a-z]+[^<>]*>|\]\([^)]*\)"
+    text = re.sub(left_out, " ", (DOCS / f"{page}.md").read_text(), flags=re.DOTALL | re.MULTILINE)
     if anchor:
         for section in re.findall(r"^#+ .*?(?=^#|\Z)", text, re.MULTILINE | re.DOTALL):
             title = section.split("\n")[0]
