@@ -25,6 +25,7 @@ PAGES = {"index": ROOT / "README.md", "contributing": ROOT / "CONTRIBUTING.md",
 HEADERS = [ROOT / "common/attention.h", ROOT / "common/block_mask.h",
            *sorted((ROOT / "common/device").glob("*.cuh"))]
 SOURCES = [*sorted((ROOT / "steps").glob("step*.cu")), *HEADERS]
+BESIDE = [DOCS / "grade.yml", *(DOCS / "slides").glob("*.md")]  # docs.mk brings them into the site
 REGION = re.compile(r"\S+, region (\w+)")
 NAMES = {file: name for name, file in PAGES.items()} | {
     file: file.name.replace(".", "_") for file in HEADERS}
@@ -119,6 +120,8 @@ def read_page(app: Sphinx, name: str, content: list[str]) -> None:
         text += "".join(toctree(pages, caption) for caption, pages in tree().items())
     elif f"{name}-tried" in PAGES:
         text += toctree([f"{name}-tried"])
+    elif name == "quizzes":
+        text = f"---\nnosearch: true\n---\n{text}"  # a search for a term must find its page
     content[0] = text
 
 
@@ -157,7 +160,7 @@ def resolve_links(app: Sphinx, doctree: nodes.document) -> None:
                 paragraph.parent.remove(paragraph)
         elif file in NAMES:
             link.attributes.update(refdomain="doc", reftarget=NAMES[file], reftargetid=anchor[1:] or None)
-        elif file in SOURCES or file.is_relative_to(DOCS) and file.suffix in (".html", ".ipynb", ".md", ".yml"):
+        elif file in (*SOURCES, *BESIDE) or file.suffix in (".html", ".ipynb"):
             url = f"source/{file.name}.html" if file in SOURCES else path.removeprefix("docs/").replace(".md", ".html")
             link.replace_self(nodes.reference("", "", *link.children, refuri=url + anchor, internal=True))
         elif file.exists():
