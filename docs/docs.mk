@@ -13,10 +13,12 @@ EXPLORERS := build/docs/explorers
 DATA := $(EXPLORERS)/data/fragments.js $(EXPLORERS)/data/banks.js $(EXPLORERS)/data/timeline.js
 MATHJAX := /usr/share/javascript/mathjax
 
+needs_sphinx = @$(PYTHON) -c 'import breathe, furo, myst_parser, sphinx_copybutton, sphinx_revealjs' 2>/dev/null && test -d $(MATHJAX) || \
+	  { echo "make $@: Sphinx, one of its extensions or libjs-mathjax is missing. Install them: make deps"; exit 1; }
+
 docs: explorers
 	$(call recipe_needs,doxygen,doxygen)
-	@$(PYTHON) -c 'import breathe, furo, myst_parser, sphinx_copybutton, sphinx_revealjs' 2>/dev/null && test -d $(MATHJAX) || \
-	  { echo "make docs: Sphinx, one of its extensions or libjs-mathjax is missing. Install them: make deps"; exit 1; }
+	$(needs_sphinx)
 	$(Q)rm -rf $(SITE) $(PAGES) build/docs/xml build/docs/doctrees && mkdir -p $(SITE) $(PAGES)
 	$(Q)cp -r docs/*.md docs/pictures $(PAGES)
 	$(Q)cp README.md $(PAGES)/index.md && cp CONTRIBUTING.md $(PAGES)/contributing.md && cp CHANGELOG.md $(PAGES)/changelog.md
@@ -31,6 +33,7 @@ docs: explorers
 	@echo "docs: $(SITE)/index.html, $$(du -sh $(SITE) | cut -f1)"
 
 slides:
+	$(needs_sphinx)
 	$(Q)rm -rf $(SITE)/slides build/docs/doctrees-slides
 	$(Q)$(PYTHON) -m sphinx -q -W --keep-going -b revealjs -c docs/slides -d build/docs/doctrees-slides docs/slides $(SITE)/slides
 
