@@ -1,7 +1,7 @@
 # The documentation site: the pages, the reference, the explorers.
 
 ## make docs              the documentation site: build/docs/site/index.html
-## make slides            the slides of the lessons: build/docs/site/slides (make docs makes them, too)
+## make slides            the slides of the lessons again, which make docs makes: build/docs/site/slides
 ## make pages             write speed, lab counts and options into the pages
 ## make explorers         the interactive explorers of fragments, banks and pipelines: build/docs/explorers
 ## make check-docs        look at the site with headless Chromium, and run the commands in the pages
