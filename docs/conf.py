@@ -27,6 +27,7 @@ PAGES = {"contributing": ROOT / "CONTRIBUTING.md", "changelog": ROOT / "CHANGELO
 HEADERS = [ROOT / "common/attention.h", ROOT / "common/block_mask.h",
            *sorted((ROOT / "common/device").glob("*.cuh"))]
 SOURCES = [*sorted((ROOT / "steps").glob("step*.cu")), *HEADERS]
+BESIDE = [DOCS / "grade.yml", *(DOCS / "slides").glob("*.md")]  # docs.mk brings them into the site
 REGION = re.compile(r"\S+, region (\w+)")
 NAMES = {file: name for name, file in PAGES.items()} | {
     file: file.name.replace(".", "_") for file in HEADERS} | {ROOT / "README.md": "index"}
@@ -88,7 +89,7 @@ def tree() -> dict[str, list[str]]:
     steps = [page for page in listed("steps") if "-tried" not in page]
     return {"Start": ["self", "gpu"], "The steps": ["steps", *steps],
             "Primers": ["primers", *(page for page in listed("primers") if page != "gpu")],
-            "Exercises and teaching": ["classroom", "wrong-answers", "teaching"],
+            "Exercises and teaching": ["classroom", "wrong-answers", "teaching", "quizzes"],
             "Reference": ["reference", *(page for page in listed("reference") if page != "wrong-answers"),
                           "headers", "contributing", "changelog"]}
 
@@ -126,6 +127,8 @@ def read_page(app: Sphinx, name: str, content: list[str]) -> None:
         text += "".join(toctree(pages, caption) for caption, pages in tree().items())
     elif f"{name}-tried" in PAGES:
         text += toctree([f"{name}-tried"])
+    elif name == "quizzes":
+        text = f"---\nnosearch: true\n---\n{text}"  # a search for a term must find its page
     content[0] = text
 
 
@@ -147,8 +150,8 @@ def region(file: Path, name: str, location: nodes.Node) -> list[nodes.Node]:
 
 
 def resolve_links(app: Sphinx, doctree: nodes.document) -> None:
-    """Links that are right in the repository: to pages, sources and explorers. Those to other files
-    become plain text."""
+    """Links that are right in the repository: to pages, sources, explorers and slides. Those to other
+    files become plain text."""
     name = app.env.docname
     folder = PAGES[name].parent if name in PAGES else app.srcdir
     for link in list(doctree.findall(addnodes.pending_xref)):
@@ -164,8 +167,8 @@ def resolve_links(app: Sphinx, doctree: nodes.document) -> None:
                 paragraph.parent.remove(paragraph)
         elif file in NAMES:
             link.attributes.update(refdomain="doc", reftarget=NAMES[file], reftargetid=anchor[1:] or None)
-        elif file in SOURCES or file.suffix in (".html", ".ipynb"):
-            url = f"source/{file.name}.html" if file in SOURCES else path.removeprefix("docs/")
+        elif file in (*SOURCES, *BESIDE) or file.suffix in (".html", ".ipynb"):
+            url = f"source/{file.name}.html" if file in SOURCES else path.removeprefix("docs/").replace(".md", ".html")
             link.replace_self(nodes.reference("", "", *link.children, refuri=url + anchor, internal=True))
         elif file.exists():
             link.replace_self(link.children)

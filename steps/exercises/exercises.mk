@@ -6,7 +6,7 @@ EXERCISES := $(sort $(foreach file,$(wildcard steps/exercises/ex*.md steps/exerc
 ## make exercises         list the exercises, their points, and which you have started
 ## make ex07              write the starting file steps/exercises/ex07.cu once; then build and check it
 ## make broken07          the same for a kernel with a fault; make hint N=07 gives the next hint
-## make grade             check all exercises that were started; writes build/grade.json
+## make grade             check all exercises that were started, or ONLY="ex01 ex02"; writes build/grade.json
 .PHONY: exercises grade hint $(EXERCISES)
 
 CLASSROOM = BACKEND=$(BACKEND) BUILD=$(BUILD) MAKE="$(MAKE)" $(PYTHON) steps/exercises/classroom.py
@@ -22,7 +22,7 @@ $(EXERCISES):
 
 grade:
 	$(needs_python)
-	@$(CLASSROOM) grade
+	@$(CLASSROOM) grade $(ONLY)
 
 hint:
 	$(needs_python)

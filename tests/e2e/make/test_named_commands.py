@@ -27,10 +27,9 @@ TOOLS = {
     "plots": ("plots.figures.all",),
     "readme": ("plots.figures.readme",),
     "real-input": tuple(f"plots.tools.real_input.{name}" for name in ("measure", "e4m3", "tables")),
-    "slides": ("plots.figures.slides",),
 }
 # Targets that are parts of those that .ci/run makes.
-PARTS = {"test", "test-unit", "test-e2e", "libraries", "simt", "lab-counts", "docs", "explorers"}
+PARTS = {"test", "test-unit", "test-e2e", "libraries", "simt", "lab-counts", "docs", "explorers", "slides"}
 # Test files that make the others.
 ELSEWHERE = {
     "all": "make/test_make.py", "clean": "exercises/test_exercises.py", "exercises": "exercises/test_exercises.py",
