@@ -5,7 +5,10 @@ import re
 import subprocess
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from textwrap import dedent
 
+from plots.sections import with_section
 from plots.tools.lab import SECTOR_BYTES, report_of, table
 from tests.lib.programs import REPOSITORY, Program
 
@@ -14,7 +17,11 @@ STAGES = [path.stem for path in PATCHES]
 END = STAGES[0].partition("_")[0]  # the step in which the walk ends
 LOGS = REPOSITORY / "tests/gpu/h200"
 HEADS, SEQLEN = 64, 4096  # of the problem on the GPU: what the lab counts for one head and fewer keys is scaled
-SMALL, KERNEL = 512, "softmax_kernel"
+SMALL, KERNEL = 256, "softmax_kernel"
+TIMED = (*STAGES[1:], END)
+METRICS = ("Duration", "L1/TEX Cache Throughput", "L2 Cache Throughput", "DRAM Throughput", "Compute (SM) Throughput",
+           "L1/TEX Hit Rate", "L2 Hit Rate", "Registers Per Thread", "Block Limit Registers", "Block Limit Shared Mem",
+           "Block Limit Warps", "Theoretical Occupancy", "Achieved Occupancy", "Warp Cycles Per Issued Instruction")
 COPY = 16 * HEADS * SEQLEN**2  # bytes that the kernel reads and writes: a score three times, a probability once
 
 
@@ -31,12 +38,32 @@ def transcripts(path: Path = LOGS / "walk.log") -> dict[str, str]:
     return {"": head} | dict(section.split("\n", 1) for section in sections)
 
 
-def on_gpu(name: str) -> str:
-    """A section as a block, with its GPU, commit and date."""
-    if name not in transcripts():
+def on_gpu(text: str) -> str:
+    """Of a section, as a block, with the GPU, the commit and the date."""
+    if not text:
         return ""
     commit, date, gpu, _ = transcripts()[""].split("\n", 3)
-    return f"On one {gpu.partition(',')[0]} ({commit}, {date}):\n\n{text_block(transcripts()[name])}"
+    return f"On one {gpu.partition(',')[0]} ({commit}, {date}):\n\n{text_block(text)}"
+
+
+def section(name: str) -> str:
+    return on_gpu(transcripts().get(name, ""))
+
+
+def hints(stage: str, words: str) -> str:
+    """What ncu concludes of a stage, where it says one of these words."""
+    found = re.findall(r"^ +OPT .*\n(?: {6,}\S.*\n)*", transcripts().get(f"ncu_{stage}", ""), re.MULTILINE)
+    return on_gpu("\n".join(dedent(hint) for hint in found if re.search(words, hint)))
+
+
+def metrics() -> str:
+    """Lines of ncu, for all stages beside each other."""
+    if not transcripts():
+        return ""
+    columns = [dict(reversed(re.findall(r"^ {4}(\S.*?) {2,}(?:\S+ +)?([\d.,]+)$", transcripts()[f"ncu_{stage}"], re.MULTILINE)))
+               for stage in TIMED]
+    rows = [[name, *(column.get(name, "–") for column in columns)] for name in METRICS]
+    return "\n".join(table("What ncu prints of each stage:", ["", *(f"`{stage}`" for stage in TIMED)], rows)).strip()
 
 
 def profile_of(stage: str) -> str:
@@ -57,7 +84,7 @@ def ran(programs: Path, stage: str, options: str, keep: str) -> str:
 
 def lines_of(programs: Path, stage: str, places: int) -> str:
     """What the lab counts for the lines with most work in the softmax."""
-    options = f"-n {SMALL} -H 1 -d 64 --report=traffic,banks"
+    options = f"-n {SMALL} -H 1 -d 32 --report=traffic,banks"
     block = ran(programs, stage, options, f"lab +{KERNEL}")
     lines = block.splitlines()
     ends = [i for i, line in enumerate(lines) if re.match(r" {11}\S+\.cu:\d+ ", line)]
@@ -66,23 +93,24 @@ def lines_of(programs: Path, stage: str, places: int) -> str:
 
 
 def change(patch: Path) -> str:
-    """A patch without the names of its files."""
-    return "```diff\n" + re.sub(r"^(---|\+\+\+|@@).*\n", "", patch.read_text(), flags=re.MULTILINE) + "```"
+    """The lines that a patch takes away and adds."""
+    return "```diff\n" + "".join(re.findall(r"^[-+] .*\n", patch.read_text(), re.MULTILINE)) + "```"
 
 
 def kernel(programs: Path) -> str:
-    """The softmax of the first stage."""
+    """The softmax of the first stage, up to its maxima."""
     text = (programs / "walk" / f"{STAGES[0]}.cu").read_text()
-    start, end = text.index("/** Copies KEYS"), text.index("/**\n * O[head]")
-    return f"```cuda\n{text[start:end].rstrip()}\n```"
+    parts = (text[text.index(start):].partition(end)[0].rstrip() for start, end in (
+        ("/** Copies KEYS", "/** Copies them"), ("__global__ void __launch_bounds__(WARPS", "  if (row_max")))
+    return "```cuda\n" + "\n\n".join(parts) + "\n```"
 
 
 def stages(programs: Path, scratch: Path) -> str:
     """What bounds each stage, of counts; and the time where it was measured."""
     rows = []
-    for stage in (*STAGES[1:], END):
+    for stage in TIMED:
         report = report_of(Program(stage, programs / ("walk" if stage != END else "")), stage,
-                           f"-n {SMALL} -H 1 -d 64", scratch)
+                           f"-n {SMALL} -H 1 -d 32", scratch)
         (counted,) = [record for record in report.of("kernel") if record["kernel"] == KERNEL]
         bound = {record["unit"]: record["least_ms"] / record["work"] * HEADS * (SEQLEN / SMALL)**2
                  for record in report.of("bound") if record["work"]}
@@ -104,21 +132,30 @@ def stages(programs: Path, scratch: Path) -> str:
 
 
 def blocks(programs: Path, scratch: Path) -> dict[str, str]:
-    """By their names on the page."""
+    """By their names on the pages."""
     first, right, coalesced, padded, small = STAGES
+    recorded = "" if transcripts() else (
+        "The stages have not run on a GPU yet, so the transcripts of GPU tools are missing below. On a machine with a "
+        "GPU, `tests/gpu/walk.sh` records them.")
     return {
-        "kernel": kernel(programs),
+        "recorded": recorded, "kernel": kernel(programs),
         "run": ran(programs, first, "-n 256 -H 1 -d 64 --report=races", "check|finding"),
-        "race": on_gpu("racecheck"), "gdb": on_gpu("gdb"),
-        "bounds": ran(programs, first, "-n 300 -H 1 -d 64", "simt|step01"),
-        "memcheck": on_gpu("memcheck"),
-        "fix_right": change(PATCHES[1]), "lab_right": lines_of(programs, right, 2),
-        "ncu_right": on_gpu(f"ncu_{right}"),
-        "fix_coalesced": change(PATCHES[2]), "lab_coalesced": lines_of(programs, coalesced, 2),
-        "ncu_coalesced": on_gpu(f"ncu_{coalesced}"),
-        "fix_padded": change(PATCHES[3]), "lab_padded": lines_of(programs, padded, 0),
-        "ncu_padded": on_gpu(f"ncu_{padded}"),
-        "fix_small": change(PATCHES[4]), "ncu_small": on_gpu(f"ncu_{small}"),
-        "profile_end": text_block(profile_of(END)), "ncu_end": on_gpu(f"ncu_{END}"),
+        "race": section("racecheck"), "gdb": section("gdb"),
+        "bounds": ran(programs, first, "-n 300 -H 1 -d 64", "simt|step01_"), "memcheck": section("memcheck"),
+        **{f"fix_{i}": change(patch) for i, patch in enumerate(PATCHES, 1)},
+        "lab_2": lines_of(programs, right, 1), "lab_3": lines_of(programs, coalesced, 1),
+        "hints_2": hints(right, "coalesced|sectors"), "hints_3": hints(coalesced, "conflict"),
+        "hints_4": hints(padded, "ccupancy|stall"), "hints_5": hints(small, "ccupancy|stall"),
+        "profile": text_block(profile_of(END)), "ncu": section(f"ncu_{right}"), "metrics": metrics(),
         "stages": stages(programs, scratch),
     }
+
+
+def write(docs: Path, programs: Path) -> None:
+    with TemporaryDirectory() as scratch:
+        made = blocks(programs, Path(scratch))
+    for page in sorted(docs.glob("profiling*.md")):
+        text = page.read_text()
+        for name in re.findall(r"^<!-- (\w+): written by", text, re.MULTILINE):
+            text = with_section(text, name, "`make pages`", made[name])
+        page.write_text(text)

@@ -41,7 +41,9 @@ section() {
   # Where a warp reads the maxima that the others have written, or not yet.
   line=$(grep -n 'w < WARPS; w++) row_max' "$build/$first.cu" | cut -d: -f1)
   cat >build/walk.gdb <<END
+set trace-commands on
 set pagination off
+set breakpoint pending on
 break step01_1_first.cu:$line
 run
 info cuda kernels
@@ -54,11 +56,10 @@ print maxima[2][0]
 print maxima[3][0]
 cuda thread (0,3,0)
 print row_max
-info cuda warps
+info cuda threads
 kill
 END
-  section gdb_commands "cat build/walk.gdb"
-  section gdb "cuda-gdb -batch -x build/walk.gdb --args $build-debug/$first -b 1 -H 1 -n 256 -d 64 -r 0 -c none"
+  section gdb "cuda-gdb -batch -x build/walk.gdb --args $build-debug/$first -b 1 -H 1 -n 32 -k 256 -d 64 -r 0 -c none"
 
   for stage in walk/step01_{2_right,3_coalesced,4_padded,5_small} step01; do
     name=$(basename "$stage")
