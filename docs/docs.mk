@@ -30,7 +30,7 @@ docs: explorers
 
 pages:
 	$(needs_packages)
-	@$(MAKE) BACKEND=cpu $(STEPS:%=build/cpu/%)
+	@$(MAKE) BACKEND=cpu $(STEPS:%=build/cpu/%) walk
 	$(PYTHON) -m plots.figures.pages $(RESULTS)/h200 docs build/cpu
 
 check-docs: docs

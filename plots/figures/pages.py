@@ -1,6 +1,6 @@
 """Writes what is measured and counted into the pages of the steps: speed, lab, roofline; and the
 programs' options, the roofline's example, clocks, the scores of mutants and the list of exercises into
-their pages.
+their pages; and the stages of walk.py into theirs.
 
 Usage: python3 -m plots.figures.pages RESULTS-OF-A-GPU DOCS PROGRAMS
 
@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from plots.figures import walk
 from plots.figures.records import Results, load
 from plots.sections import with_section
 from plots.tools.lab import Report, human, report_of
@@ -263,6 +264,7 @@ def main() -> int:
                                    ("classroom", "exercises", exercises())):
         page = docs / f"{name}.md"
         page.write_text(with_section(page.read_text(), section, WRITER, content))
+    walk.write(docs, programs.resolve())
     return 0
 
 

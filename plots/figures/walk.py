@@ -76,10 +76,10 @@ def profile_of(stage: str) -> str:
 
 def ran(programs: Path, stage: str, options: str, keep: str) -> str:
     """A command, and the lines of its output that match, with those that continue them."""
-    done = subprocess.run([programs / "walk" / stage, *options.split()], capture_output=True, text=True, check=False)
+    done = subprocess.run([programs / "walk" / stage, *options.split()], capture_output=True, text=True, check=False,
+                          cwd=programs.parents[1])  # the lab quotes the sources there
     lines = re.findall(rf"^(?:{keep}).*\n(?: .*\n)*", done.stdout + done.stderr, re.MULTILINE)
-    said = "".join(lines).replace(f"{programs}/", "build/cpu/").replace(f"{REPOSITORY}/", "")
-    return text_block(f"$ build/cpu/walk/{stage} {options}\n{said}")
+    return text_block(f"$ build/cpu/walk/{stage} {options}\n{''.join(lines)}")
 
 
 def lines_of(programs: Path, stage: str, places: int) -> str:
