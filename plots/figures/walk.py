@@ -60,8 +60,9 @@ def metrics() -> str:
     """Lines of ncu, for all stages beside each other."""
     if not transcripts():
         return ""
-    columns = [dict(reversed(re.findall(r"^ {4}(\S.*?) {2,}(?:\S+ +)?([\d.,]+)$", transcripts()[f"ncu_{stage}"], re.MULTILINE)))
-               for stage in TIMED]
+    pattern = re.compile(r"^ {4}(\S.*?) {2,}(?:(\S+) +)?([\d.,]+)$", re.MULTILINE)
+    found = (reversed(pattern.findall(transcripts()[f"ncu_{stage}"])) for stage in TIMED)
+    columns = [{name: f"{value} {unit}".strip() for name, unit, value in lines} for lines in found]
     rows = [[name, *(column.get(name, "–") for column in columns)] for name in METRICS]
     return "\n".join(table("What ncu prints of each stage:", ["", *(f"`{stage}`" for stage in TIMED)], rows)).strip()
 
