@@ -141,7 +141,7 @@ def blocks(programs: Path, scratch: Path) -> dict[str, str]:
     return {
         "recorded": recorded, "kernel": kernel(programs),
         "run": ran(programs, first, "-n 256 -H 1 -d 64 --report=races", "check|finding"),
-        "race": section("racecheck"), "gdb": section("gdb"),
+        "run_gpu": section("run"), "race": section("racecheck"), "gdb": section("gdb"),
         "bounds": ran(programs, first, "-n 300 -H 1 -d 64", "simt|step01_"), "memcheck": section("memcheck"),
         **{f"fix_{i}": change(patch) for i, patch in enumerate(PATCHES, 1)},
         "lab_2": lines_of(programs, right, 1), "lab_3": lines_of(programs, coalesced, 1),

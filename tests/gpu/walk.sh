@@ -9,13 +9,15 @@ mkdir -p "$1"
 out=$(realpath "$1")
 arch=sm_$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .)
 build=build/cuda-$arch
-first=walk/step01_1_first
+mapfile -t stages < <(basename -s .patch steps/walk/*.patch)
+first=walk/${stages[0]}
+step=${stages[0]%%_*} # in which the walk ends
 problem="-b 4 -H 16 -n 4096 -d 128"
 sections=$(printf -- '--section %s ' SpeedOfLight MemoryWorkloadAnalysis MemoryWorkloadAnalysis_Tables \
   LaunchStats Occupancy WarpStateStats SourceCounters)
 
-make -j"$(nproc)" BACKEND=cuda ARCH="$arch" walk step01 >"$out/build.log" 2>&1 &&
-  make -j"$(nproc)" BACKEND=cuda ARCH="$arch" DEBUG=1 "$build-debug/$first" >>"$out/build.log" 2>&1 ||
+make -j"$(nproc)" BACKEND=cuda ARCH="$arch" walk "$step" >"$out/build.log" 2>&1 &&
+  make -j"$(nproc)" BACKEND=cuda ARCH="$arch" DEBUG=1 walk >>"$out/build.log" 2>&1 ||
   { tail -20 "$out/build.log"; exit 1; }
 
 # section NAME COMMAND: what it prints, without paths and numbers of this machine and of its host code.
@@ -44,7 +46,7 @@ section() {
 set trace-commands on
 set pagination off
 set breakpoint pending on
-break step01_1_first.cu:$line
+break ${stages[0]}.cu:$line
 run
 info cuda kernels
 print blockIdx
@@ -61,13 +63,14 @@ kill
 END
   section gdb "cuda-gdb -batch -x build/walk.gdb --args $build-debug/$first -b 1 -H 1 -n 32 -k 256 -d 64 -r 0 -c none"
 
-  for stage in walk/step01_{2_right,3_coalesced,4_padded,5_small} step01; do
-    name=$(basename "$stage")
-    section "profile_$name" "python3 -m plots.tools.profile $build/$stage $problem"
-    section "collect_$name" "ncu -f -o build/$name $sections -k regex:softmax -c 1 $build/$stage $problem -c none -r 0"
-    section "ncu_$name" "ncu --import build/$name.ncu-rep"
-    ncu --import "build/$name.ncu-rep" --page source --csv >"build/$name.csv" 2>&1
+  for stage in "${stages[@]:1}" "$step"; do
+    program=$build/walk/$stage
+    [ "$stage" != "$step" ] || program=$build/$step
+    section "profile_$stage" "python3 -m plots.tools.profile $program $problem"
+    section "collect_$stage" "ncu -f -o build/$stage ${sections}-k regex:softmax -c 1 $program $problem -c none -r 0"
+    section "ncu_$stage" "ncu --import build/$stage.ncu-rep"
+    ncu --import "build/$stage.ncu-rep" --page source --csv >"build/$stage.csv" 2>&1
   done
 } >"$out/walk.log" 2>&1
-(cd build && tar czf "$out/reports.tgz" step01*.ncu-rep step01*.csv)
+(cd build && tar czf "$out/reports.tgz" "$step"*.ncu-rep "$step"*.csv)
 grep -E '^(===|exit)' "$out/walk.log"
