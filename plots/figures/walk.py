@@ -142,7 +142,7 @@ def blocks(programs: Path, scratch: Path) -> dict[str, str]:
         "recorded": recorded, "kernel": kernel(programs),
         "run": ran(programs, first, "-n 256 -H 1 -d 64 --report=races", "check|finding"),
         "run_gpu": section("run"), "race": section("racecheck"), "gdb": section("gdb"),
-        "bounds": ran(programs, first, "-n 300 -H 1 -d 64", "simt|step01_"), "memcheck": section("memcheck"),
+        "bounds": ran(programs, first, "-n 300 -H 1 -d 64", f"simt|{first}"), "memcheck": section("memcheck"),
         **{f"fix_{i}": change(patch) for i, patch in enumerate(PATCHES, 1)},
         "lab_2": lines_of(programs, right, 1), "lab_3": lines_of(programs, coalesced, 1),
         "hints_2": hints(right, "coalesced|sectors"), "hints_3": hints(coalesced, "conflict"),
