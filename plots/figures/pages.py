@@ -1,6 +1,6 @@
 """Writes what is measured and counted into the pages of the steps: speed, lab, roofline; and the
 programs' options, the roofline's example, clocks, the scores of mutants and the list of exercises into
-their pages; and the stages of walk.py into theirs.
+their pages.
 
 Usage: python3 -m plots.figures.pages RESULTS-OF-A-GPU DOCS PROGRAMS
 
@@ -242,6 +242,7 @@ def options(programs: Path) -> str:
 def main() -> int:
     results, docs, programs = load(Path(sys.argv[1])), Path(sys.argv[2]), Path(sys.argv[3])
     steps = step_names()
+    walk.write(docs, programs.resolve())
     with tempfile.TemporaryDirectory() as scratch:
         reports = {shape: {step: report_of(program, step, shape, Path(scratch)) for step in steps
                            if (program := Program(step, programs)).takes(head_dim)}
@@ -264,7 +265,6 @@ def main() -> int:
                                    ("classroom", "exercises", exercises())):
         page = docs / f"{name}.md"
         page.write_text(with_section(page.read_text(), section, WRITER, content))
-    walk.write(docs, programs.resolve())
     return 0
 
 
