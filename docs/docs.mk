@@ -40,7 +40,7 @@ slides:
 
 pages:
 	$(needs_packages)
-	@$(MAKE) BACKEND=cpu $(STEPS:%=build/cpu/%)
+	@$(MAKE) BACKEND=cpu $(STEPS:%=build/cpu/%) walk
 	$(PYTHON) -m plots.figures.pages $(RESULTS)/h200 docs build/cpu
 
 .PHONY: notebook

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from plots.figures import walk
 from plots.figures.records import Results, load
 from plots.sections import with_section
 from plots.tools.lab import Report, human, report_of
@@ -254,6 +255,7 @@ def options(programs: Path) -> str:
 def main() -> int:
     results, docs, programs = load(Path(sys.argv[1])), Path(sys.argv[2]), Path(sys.argv[3])
     steps = step_names()
+    walk.write(docs, programs.resolve())
     with tempfile.TemporaryDirectory() as scratch:
         reports = {shape: {step: report_of(program, step, shape, Path(scratch)) for step in steps
                            if (program := Program(step, programs)).takes(head_dim)}
