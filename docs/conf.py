@@ -1,7 +1,7 @@
 """The documentation site: Sphinx reads the pages as a code host shows them.
 
 docs.mk copies the pages into one folder. What only the site has is done here:
-the order of the pages, the code in place of `[FILE, region NAME](PATH)`, pages of the sources and of the
+the order of the pages, the code in place of `[FILE, region NAME](PATH#LINES)`, pages of the sources and of the
 headers, and the terms of the glossary in the index that the search looks at first.
 """
 
@@ -18,6 +18,7 @@ from sphinx.domains.cpp import CPPDomain
 from sphinx.util import logging
 
 from plots import address
+from plots.sections import lines_of
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -42,6 +43,7 @@ root_doc = "index"
 myst_heading_anchors = 4
 myst_fence_as_directive = ["math"]
 html_theme = "furo"
+templates_path = ["templates"]
 html_static_path = ["site.css", "pictures.js"]
 html_css_files = ["site.css"]
 html_js_files = ["pictures.js"]
@@ -134,18 +136,17 @@ def read_page(app: Sphinx, name: str, content: list[str]) -> None:
 
 def region(file: Path, name: str, location: nodes.Node) -> list[nodes.Node]:
     """The code between the two lines `// [name]`, below a line that says where it is."""
-    lines = file.read_text().split("\n")
-    marks = [i for i, line in enumerate(lines) if line.strip() == f"// [{name}]"]
-    if len(marks) != 2:
+    lines = lines_of(file, name)
+    if not lines:
         logging.getLogger(__name__).warning("%s has no region %s", file.name, name, location=location)
         return []
-    first, last = marks[0] + 1, marks[1]
     # The marks of other regions become empty lines, so that the numbers stay right.
-    code = dedent("\n".join(re.sub(r"^ *// \[\w+\]$", "", line) for line in lines[first:last]))
+    code = dedent("\n".join(re.sub(r"^ *// \[\w+\]$", "", line)
+                            for line in file.read_text().split("\n")[lines[0] - 1:lines[-1]]))
     block = nodes.literal_block(code, code, language="cuda", linenos=True,
-                                highlight_args={"linenostart": first + 1})
-    where = nodes.reference("", f"{file.relative_to(ROOT)}, line {first + 1}",
-                            refuri=f"source/{file.name}.html#line-{first + 1}", internal=True)
+                                highlight_args={"linenostart": lines[0]})
+    where = nodes.reference("", f"{file.relative_to(ROOT)}, lines {lines[0]} to {lines[-1]}",
+                            refuri=f"source/{file.name}.html#line-{lines[0]}", internal=True)
     return [nodes.paragraph("", "", where, classes=["where"]), block]
 
 
