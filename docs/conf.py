@@ -44,9 +44,9 @@ myst_heading_anchors = 4
 myst_fence_as_directive = ["math"]
 html_theme = "furo"
 templates_path = ["templates"]
-html_static_path = ["site.css", "pictures.js"]
+html_static_path = ["site.css", "site.js", "pictures.js"]
 html_css_files = ["site.css"]
-html_js_files = ["pictures.js"]
+html_js_files = ["site.js", "pictures.js"]
 html_favicon = "favicon.svg"
 html_copy_source = html_show_sourcelink = html_show_sphinx = html_show_copyright = False
 html_use_index = False
