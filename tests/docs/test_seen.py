@@ -32,7 +32,13 @@ SEARCHED = {
     "exercises": "classroom", "activations": "real-input", "overflow": "floating-point",
     "JSON": "json-records", "options": "options", "lazy rescaling": "step06b",
     "cuda-gdb": "debugging", "Nsight Compute": "debugging", "latency": "gpu",
-    "bandwidth": "roofline", "padding": "swizzles"}
+    "bandwidth": "roofline", "padding": "swizzles",
+    # What a newcomer may type.
+    "warp divergence": "gpu", "shared memory bank": "swizzles", "how to install": "index", "Windows": "laptops",
+    "exercise": "classroom", "grouped-query attention": "specification", "HBM": "gpu", "ncu": "debugging",
+    "multi-head attention": "specification", "register spilling": "gpu", "race condition": "lab",
+    "memory bound": "roofline", "kernel fusion": "step02", "sliding window": "block-masks",
+    "numerical stability": "online-softmax"}
 
 
 def listed(page: str) -> list[str]:
@@ -70,6 +76,13 @@ def test_next_goes_through_all_pages(page: Page) -> None:
     opened(page, "step04")
     page.locator(".related-pages .prev-page").click()
     page.wait_for_url("**/step03.html")
+
+
+def test_pages_before_and_after_are_linked_above_the_title(page: Page) -> None:
+    opened(page, "step04")
+    links = page.locator("article nav a")
+    assert links.all_text_contents() == ["Step 03", "Step 05"]
+    assert links.last.bounding_box()["y"] < page.locator("article h1").bounding_box()["y"]
 
 
 def test_titles_in_the_tree_are_not_clipped(page: Page) -> None:
