@@ -15,6 +15,7 @@ from tests.lib.programs import REPOSITORY
 DOCS = REPOSITORY / "docs"
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 900}
 LINE = range(70, 86)  # characters
+MOST_WORDS = 4000  # outside of code
 
 # What a reader of kernels may look for, and the pages that explain it.
 SEARCHED = {
@@ -142,6 +143,14 @@ def test_search_finds_the_page_that_explains(page: Page) -> None:
         if name not in found:
             wrong[term] = name, found
     assert wrong == {}
+
+
+def test_no_page_is_too_long() -> None:
+    """Besides the notebooks of what was tried, and what is looked up and not read through."""
+    reference = {"glossary", *listed("reference")}
+    words = {path.stem: len(re.findall(r"\S*\w\S*", re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S)))
+             for path in DOCS.glob("*.md") if "-tried" not in path.stem and path.stem not in reference}
+    assert {name: count for name, count in words.items() if count > MOST_WORDS} == {}
 
 
 def test_headers_show_no_markup(page: Page) -> None:
