@@ -15,6 +15,7 @@ from pygments.lexers.c_like import CudaLexer
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.domains.cpp import CPPDomain
+from sphinx.domains.math import MathDomain
 from sphinx.util import logging
 
 from plots import address
@@ -57,7 +58,7 @@ copybutton_exclude = ".linenos, .gp, .go"
 copybutton_prompt_text = "$ "
 mathjax_path = "../mathjax/MathJax.js"
 mathjax2_config = {"messageStyle": "none", "jax": ["input/TeX", "output/SVG"],
-                   "extensions": ["tex2jax.js", "TeX/AMSmath.js"],
+                   "extensions": ["tex2jax.js", "TeX/AMSmath.js", "AssistiveMML.js"],
                    "tex2jax": {"processClass": "math", "ignoreClass": "page"}}
 breathe_projects = {"headers": str(ROOT / "build/docs/xml")}
 breathe_default_project = "headers"
@@ -78,6 +79,13 @@ class Headers(CPPDomain):
 
     def get_objects(self):
         return (entry for entry in super().get_objects() if not entry[2].endswith("Param"))
+
+
+class Formulas(MathDomain):
+    """MathJax is for the pages that have formulas themselves, not for those that list such pages."""
+
+    def has_equations(self, docname: str | None = None) -> bool:
+        return self.data["has_equations"].get(docname, False)
 
 
 def listed(name: str) -> list[str]:
@@ -212,7 +220,8 @@ def describe(app: Sphinx, name: str, template: str, context: dict, doctree: node
 def setup(app: Sphinx) -> None:
     for name in ("cuda", "cpp"):
         app.add_lexer(name, Cuda)
-    app.add_domain(Headers, override=True)
+    for domain in (Headers, Formulas):
+        app.add_domain(domain, override=True)
     app.connect("config-inited", write_headers)
     app.connect("source-read", read_page)
     app.connect("doctree-read", resolve_links)

@@ -4,7 +4,6 @@ import io
 import re
 from pathlib import Path
 
-import pytest
 from PIL import Image
 from playwright.sync_api import Page
 
@@ -161,15 +160,14 @@ def test_headers_show_no_markup(page: Page) -> None:
     assert len(wrong) > 30 and {name: found for name, found in wrong.items() if found} == {}
 
 
-@pytest.mark.parametrize("name", ["index", "online-softmax"])
-def test_no_message_of_mathjax(page: Page, name: str) -> None:
-    """On a page without formulas and on one with them, while they are typeset and after that."""
+def test_no_message_of_mathjax(page: Page) -> None:
+    """While formulas are typeset, and after that."""
     page.add_init_script("""window.messages = [];
       setInterval(() => {
         const box = document.querySelector('#MathJax_Message');
         if (box && box.checkVisibility()) window.messages.push(box.textContent);
       }, 10)""")
-    opened(page, name)
+    opened(page, "online-softmax")
     page.wait_for_timeout(2500)
     assert page.evaluate("window.messages") == []
 

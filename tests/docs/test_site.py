@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Page
 
-from tests.docs.conftest import EXPLORERS, SITE, WRITTEN
+from tests.docs.conftest import EXPLORERS, SITE, WRITTEN, wait_for_formulas
 
 LARGEST_BYTES = 25 << 20
 LONGEST_START_MS = 1000
@@ -196,11 +196,9 @@ def wrong_in(page: Page, width: int) -> list[str]:
     """What is wrong with the page that is open at this width; at the last one, in both schemes."""
     wrong = []
     page.set_viewport_size({"width": width, "height": 900})
-    if page.locator("article .math").count():
-        page.wait_for_function("window.MathJax && MathJax.Hub && !MathJax.Hub.queue.pending"
-                               " && document.querySelector('.MathJax_SVG')")
-        if count := page.locator(".merror, .MathJax_Error").count():
-            wrong.append(f"{count} formulas are wrong")
+    wait_for_formulas(page)
+    if count := page.locator(".merror, .MathJax_Error").count():
+        wrong.append(f"{count} formulas are wrong")
     if (wide := page.evaluate("document.documentElement.scrollWidth")) > width:
         wrong.append(f"{wide} pixels wide")
     page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
