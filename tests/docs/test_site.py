@@ -1,7 +1,10 @@
 """The documentation site: links, text, tables, pictures, formulas, contrast and width, in a browser."""
 
 import io
+import os
 import re
+import shutil
+import subprocess
 from dataclasses import dataclass
 from functools import cache
 from html import unescape
@@ -13,8 +16,10 @@ from PIL import Image
 from playwright.sync_api import Page
 
 from tests.docs.conftest import EXPLORERS, SITE, WRITTEN, wait_for_formulas
+from tests.lib.programs import REPOSITORY
 
 LARGEST_BYTES = 25 << 20
+LONGEST_BUILD_S = 160  # of processors: on two cores under 120 seconds, because compiling uses both
 LONGEST_START_MS = 1000
 SCHEMES = ("light", "dark")
 WIDTHS = (390, 1280)
@@ -186,6 +191,17 @@ def test_size_and_start(page: Page) -> None:
         starts.append(page.evaluate(
             "(t => t.domInteractive - t.navigationStart)(performance.timing)"))
     assert min(starts) < LONGEST_START_MS
+
+
+@pytest.mark.exhaustive
+def test_docs_from_scratch(tmp_path: Path) -> None:
+    """Its processors' time, which other work on the machine changes little."""
+    shutil.copytree(REPOSITORY, tmp_path / "tree", ignore=shutil.ignore_patterns("build", ".git", ".venv"))
+    (tmp_path / "tree/.venv").symlink_to(REPOSITORY / ".venv")
+    before = os.times()
+    subprocess.run(["make", "-s", "docs"], cwd=tmp_path / "tree", check=True)
+    after = os.times()
+    assert after.children_user + after.children_system < LONGEST_BUILD_S + before.children_user + before.children_system
 
 
 def is_blank(png: bytes) -> bool:
