@@ -116,6 +116,8 @@ def test_around_a_page(page: Page) -> None:
     assert len(page.locator("meta[name=description]").get_attribute("content")) > 20
     assert page.locator("link[rel~=icon]").count() == 1
     assert page.title() == "Step 04: prefetch - Attention, step by step"
+    assert page.evaluate("""() => [...document.querySelectorAll('article .highlight-cuda pre')]
+      .every(pre => pre.scrollWidth <= pre.clientWidth)""")
     shared = page.locator("article pre .kt", has_text="__shared__")  # a word of CUDA
     assert shared.count() == 1
 
