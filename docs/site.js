@@ -4,3 +4,7 @@ const makeReachable = () => document.querySelectorAll("article pre, .table-wrapp
 });
 addEventListener("load", makeReachable);
 addEventListener("resize", makeReachable);
+
+// The tree shows the page that is open.
+const tree = document.querySelector(".sidebar-scroll"), current = tree.querySelector(".current-page > a");
+if (current) tree.scrollBy({ top: current.getBoundingClientRect().top - innerHeight / 2, behavior: "instant" });

@@ -94,6 +94,12 @@ def test_titles_in_the_tree_are_not_clipped(page: Page) -> None:
              .map(a => a.textContent)""") == []
 
 
+def test_the_tree_shows_the_page_that_is_open(page: Page) -> None:
+    opened(page, "contributing")
+    box = page.locator(".sidebar-tree .current-page > a").bounding_box()
+    assert 0 < box["y"] < DESK["height"] - box["height"]
+
+
 def test_a_phone_reaches_the_steps(page: Page) -> None:
     """By the menu in the header, as the tree is hidden there."""
     page.set_viewport_size(PHONE)
