@@ -10,8 +10,8 @@ from tests.docs.conftest import EXPLORERS, SITE, wait_for_formulas
 KINDS = [*(f"explorers/{name}.html" for name in EXPLORERS), "search.html?q=bank+conflict", "log2_cuh.html",
          "source/log2.cuh.html", *(f"{name}.html" for name in ("index", "step04", "online-softmax", "glossary", "lab"))]
 ALL = sorted(str(path.relative_to(SITE)) for path in SITE.rglob("*.html") if "mathjax" not in path.parts)
-# Without what it would load by XMLHttpRequest, which file:// has not.
-OPTIONS = {"preload": False, "resultTypes": ["violations"]}
+# Without what file:// has not: XMLHttpRequest, and messages to the frames, whose pages are looked at themselves.
+OPTIONS = {"preload": False, "iframes": False, "resultTypes": ["violations"]}
 
 
 @pytest.mark.parametrize("scheme, width", [("light", 1280), ("dark", 390)])
