@@ -34,7 +34,7 @@ SEARCHED = {
     "cuda-gdb": "debugging", "Nsight Compute": "debugging", "latency": "gpu",
     "bandwidth": "roofline", "padding": "swizzles",
     # What a newcomer may type.
-    "warp divergence": "gpu", "shared memory bank": "swizzles", "how to install": "index", "Windows": "laptops",
+    "warp divergence": "gpu", "shared memory bank": "swizzles", "install": "laptops", "Windows": "laptops",
     "exercise": "classroom", "grouped-query attention": "specification", "HBM": "gpu", "ncu": "debugging",
     "multi-head attention": "specification", "register spilling": "gpu", "race condition": "lab",
     "memory bound": "roofline", "kernel fusion": "step02", "sliding window": "block-masks",
