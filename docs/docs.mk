@@ -33,10 +33,12 @@ docs: explorers
 	@$(MAKE) --no-print-directory slides
 	@echo "docs: $(SITE)/index.html, $$(du -sh $(SITE) | cut -f1)"
 
+# The template forbids to enlarge a slide, and has its main landmark inside of what reveal.js calls an application.
 slides:
 	$(needs_sphinx)
 	$(Q)rm -rf $(SITE)/slides build/docs/doctrees-slides
 	$(Q)$(PYTHON) -m sphinx -q -W --keep-going -b revealjs -c docs/slides -d build/docs/doctrees-slides docs/slides $(SITE)/slides
+	$(Q)sed -i 's/, maximum-scale=1.0, user-scalable=no//; s/ role="main"//' $(SITE)/slides/*.html
 
 pages:
 	$(needs_packages)
