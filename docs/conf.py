@@ -6,6 +6,7 @@ headers, and the terms of the glossary in the index that the search looks at fir
 """
 
 import re
+import sys
 from html import escape
 from pathlib import Path
 from textwrap import dedent
@@ -19,9 +20,13 @@ from sphinx.util import logging
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
+sys.path.insert(0, str(ROOT / "steps/exercises"))
+from catalogue import ENTRIES  # noqa: E402
+
 # The files that the pages are made from, by the names of the pages.
 PAGES = {"index": ROOT / "README.md", "contributing": ROOT / "CONTRIBUTING.md",
-         "changelog": ROOT / "CHANGELOG.md", **{path.stem: path for path in DOCS.glob("*.md")}}
+         "changelog": ROOT / "CHANGELOG.md", **{path.stem: path for path in DOCS.glob("*.md")},
+         **{entry.page: ROOT / f"steps/exercises/{entry.page}.md" for entry in ENTRIES}}
 HEADERS = [ROOT / "common/attention.h", ROOT / "common/block_mask.h",
            *sorted((ROOT / "common/device").glob("*.cuh"))]
 SOURCES = [*sorted((ROOT / "steps").glob("step*.cu")), *HEADERS]
@@ -83,9 +88,8 @@ def tree() -> dict[str, list[str]]:
     steps = [page for page in listed("steps") if "-tried" not in page]
     return {"Start": ["self", "gpu"], "The steps": ["steps", *steps],
             "Primers": ["primers", *(page for page in listed("primers") if page != "gpu")],
-            "Exercises and teaching": ["classroom", "wrong-answers", "teaching"],
-            "Reference": ["reference", *(page for page in listed("reference") if page != "wrong-answers"),
-                          "headers", "contributing", "changelog"]}
+            "Exercises": ["exercises", "classroom"], "For the teacher": ["teaching", "wrong-answers"],
+            "Reference": ["reference", *listed("reference"), "headers", "contributing", "changelog"]}
 
 
 def toctree(pages: list[str], caption: str = "") -> str:
@@ -119,6 +123,17 @@ def read_page(app: Sphinx, name: str, content: list[str]) -> None:
         text += "".join(toctree(pages, caption) for caption, pages in tree().items())
     elif f"{name}-tried" in PAGES:
         text += toctree([f"{name}-tried"])
+    elif name == "exercises":
+        text += toctree([entry.page for entry in ENTRIES])
+    elif name == "wrong-answers":
+        text = f"---\nnosearch: true\n---\n{text}"  # a search for a task must not find its solution
+    for entry in ENTRIES:
+        if name == entry.page:
+            text = text.replace("\n", f"\n\n{entry.facts}\n", 1)
+    if own := [f"- [{entry.name}](../steps/exercises/{entry.page}.md): {entry.title}"
+               for entry in ENTRIES if entry.step == name]:
+        body, end = text.rstrip().rsplit("\n\n", 1)
+        text = "\n".join([body, "\n## Exercises\n", *own, "", end, ""])
     content[0] = text
 
 

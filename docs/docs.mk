@@ -17,7 +17,7 @@ docs: explorers
 	@$(PYTHON) -c 'import breathe, furo, myst_parser, sphinx_copybutton' 2>/dev/null && test -d $(MATHJAX) || \
 	  { echo "make docs: Sphinx, one of its extensions or libjs-mathjax is missing. Install them: make deps"; exit 1; }
 	$(Q)rm -rf $(SITE) $(PAGES) build/docs/xml build/docs/doctrees && mkdir -p $(SITE) $(PAGES)
-	$(Q)cp -r docs/*.md docs/pictures $(PAGES)
+	$(Q)cp -r docs/*.md docs/pictures steps/exercises/*.md $(PAGES)
 	$(Q)cp README.md $(PAGES)/index.md && cp CONTRIBUTING.md $(PAGES)/contributing.md && cp CHANGELOG.md $(PAGES)/changelog.md
 	$(Q)doxygen docs/Doxyfile
 	$(Q)$(PYTHON) -m sphinx -q -W --keep-going -c docs -d build/docs/doctrees $(PAGES) $(SITE)
