@@ -40,7 +40,7 @@ COURSE = (
         ("broken07", 2, 25, "finding a fault from what is right and what is wrong"),
         ("broken12", 2, 25, "patterns of wrong rows"),
         ("broken09", 2, 25, "where a NaN comes from"),
-        ("broken08", 2, 25, "numbers that stand for infinity"),
+        ("broken08", 2, 25, "masked scores, and rows without a key"),
         ("broken10", 3, 30, "the range of fp16, and rare rescaling"),
     )),
     Chapter("Shared memory and ldmatrix", (
@@ -50,7 +50,7 @@ COURSE = (
         ("ex12", 2, 35, "addresses of ldmatrix for Q and K"),
         ("ex13", 2, 30, "ldmatrix with and without .trans"),
         ("ex24", 3, 50, "a swizzle, used wherever a tile is written or read"),
-        ("broken11", 2, 25, "integer arithmetic of indices"),
+        ("broken11", 2, 25, "faults that only large problems show"),
     )),
     Chapter("Asynchronous copies", (
         ("ex16", 2, 40, "commit, wait, barrier: who may read and overwrite when"),
@@ -74,7 +74,7 @@ COURSE = (
     )),
     Chapter("One barrier for each tile", (
         ("broken28", 2, 25, "what a barrier says about reads and copies"),
-        ("broken21", 3, 35, "values computed too early"),
+        ("broken21", 3, 35, "finding a fault that few rows show"),
         ("broken22", 2, 25, "who must wait for whom"),
     )),
     Chapter("Hopper", (
@@ -83,9 +83,9 @@ COURSE = (
         ("ex28", 3, 75, "a pipeline of stages: full and empty barriers, parities"),
         ("broken18", 2, 25, "what ends a phase of an mbarrier"),
         ("ex29", 3, 60, "two GEMMs in flight, and what may be touched meanwhile"),
-        ("broken19", 3, 30, "when a stage is free"),
-        ("broken20", 3, 35, "the state of a pipeline over several tiles of queries"),
-        ("broken24", 3, 30, "what a wait for a TMA store says"),
+        ("broken19", 3, 30, "faults that a GPU shows rarely"),
+        ("broken20", 3, 35, "what a producer and its consumers must agree on"),
+        ("broken24", 3, 30, "reading reports about TMA stores"),
         ("broken25", 2, 25, "when the diagnosis names a symptom"),
         ("broken26", 3, 35, "memory that two pipelines share"),
     )),

@@ -238,7 +238,7 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMMIT", built_commit())
 
     def try_make(target: str) -> subprocess.CompletedProcess:
-        return subprocess.run(["make", target, f"BACKEND={BACKEND}"], cwd=tmp_path, text=True,
+        return subprocess.run(["make", *target.split(), f"BACKEND={BACKEND}"], cwd=tmp_path, text=True,
                               capture_output=True, check=False)
 
     def make(target: str, code: int = 0) -> str:
@@ -257,6 +257,8 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.search(r"^  0 of 6 points: ex10\n  to look closer: ", said, re.MULTILINE)
     assert re.search(r"^ex10 .*started$", make("exercises"), re.MULTILINE)
     assert re.search(r"^ex10 +0 of +\d", make("grade"), re.MULTILINE)
+    said = [make("hint EX=10") for _ in range(4)]
+    assert [hint[:8] for hint in said] == ["Hint 1: ", "Hint 2: ", "Hint 3: ", "Hint 3: "]
     path.write_text(classroom.sources(EXERCISES["ex10"])[0])
     assert make("ex10").endswith("  6 of 6 points: ex10\n")
     make("clean")
