@@ -119,6 +119,13 @@ def read_page(app: Sphinx, name: str, content: list[str]) -> None:
 
     text = re.sub(r"\$`([^`]*)`\$", r"{math}`\1`", content[0])
     text = re.sub(r"^<picture>.*?</picture>", pictures, text, flags=re.MULTILINE | re.DOTALL)
+    for entry in ENTRIES:
+        if name == entry.page:
+            text = text.replace("\n", f"\n\n{entry.facts}\n", 1)
+    if own := [f"- [{entry.name}](../steps/exercises/{entry.page}.md): {entry.title}"
+               for entry in ENTRIES if entry.step == name]:
+        body, end = text.rstrip().rsplit("\n\n", 1)
+        text = "\n".join([body, "\n## Exercises\n", *own, "", end, ""])
     if name == "index":
         text += "".join(toctree(pages, caption) for caption, pages in tree().items())
     elif f"{name}-tried" in PAGES:
@@ -127,13 +134,6 @@ def read_page(app: Sphinx, name: str, content: list[str]) -> None:
         text += toctree([entry.page for entry in ENTRIES])
     elif name == "wrong-answers":
         text = f"---\nnosearch: true\n---\n{text}"  # a search for a task must not find its solution
-    for entry in ENTRIES:
-        if name == entry.page:
-            text = text.replace("\n", f"\n\n{entry.facts}\n", 1)
-    if own := [f"- [{entry.name}](../steps/exercises/{entry.page}.md): {entry.title}"
-               for entry in ENTRIES if entry.step == name]:
-        body, end = text.rstrip().rsplit("\n\n", 1)
-        text = "\n".join([body, "\n## Exercises\n", *own, "", end, ""])
     content[0] = text
 
 
@@ -183,10 +183,12 @@ TERM = re.compile(r"^- (?:\*\*)?(.+?)(?:\*\*)?: .*?\]\(([\w-]+)\.md(?:#[\w-]+)?\
 
 
 def index_terms(app: Sphinx, doctree: nodes.document) -> None:
-    """Who searches for a term of the glossary finds the page that the glossary names."""
+    """Who searches for a term of the glossary finds the page that the glossary names, and for
+    "exercise 5" or "ex05" that exercise."""
     terms = [term.strip("`* ") for item in re.split(r"\n(?=- |\n)", PAGES["glossary"].read_text())
              for words, page in TERM.findall(item) if page == app.env.docname
              for term in words.split(", ")]
+    terms += [word for entry in ENTRIES if entry.page == app.env.docname for word in (entry.name, entry.number)]
     if terms:
         entry = addnodes.index(entries=[("single", term, "", "main", None) for term in terms])
         doctree[0].insert(1, entry)

@@ -27,6 +27,10 @@ class Entry(NamedTuple):
     trains: str
 
     @property
+    def number(self) -> str:
+        return title_of(self.name).split(": ", 1)[0]  # "Exercise 5"
+
+    @property
     def title(self) -> str:
         return title_of(self.name).split(": ", 1)[1]
 
