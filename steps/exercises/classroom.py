@@ -385,6 +385,7 @@ def check(name: str) -> int:
     print(f"  {reached:g} of {exercise.points} points: {name}")
     if failed:
         print(f"  to look closer: {(BUILD / 'exercises' / name).relative_to(ROOT)} OPTIONS --report")
+        print(f"  the next hint: make hint {name.replace('ex', 'EX=').replace('broken', 'N=')}")
     return 1 if failed else 0
 
 
