@@ -1,6 +1,6 @@
 """The documentation site: Sphinx reads the pages as a code host shows them.
 
-docs.mk copies the pages into one folder, where README.md is index.md. What only the site has is done here:
+docs.mk copies the pages into one folder. What only the site has is done here:
 the order of the pages, the code in place of `[FILE, region NAME](PATH)`, pages of the sources and of the
 headers, and the terms of the glossary in the index that the search looks at first.
 """
@@ -18,32 +18,38 @@ from sphinx.application import Sphinx
 from sphinx.domains.cpp import CPPDomain
 from sphinx.util import logging
 
+from plots import address
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(ROOT / "steps/exercises"))
 from catalogue import ENTRIES  # noqa: E402
 
 # The files that the pages are made from, by the names of the pages.
-PAGES = {"index": ROOT / "README.md", "contributing": ROOT / "CONTRIBUTING.md",
-         "changelog": ROOT / "CHANGELOG.md", **{path.stem: path for path in DOCS.glob("*.md")},
+PAGES = {"contributing": ROOT / "CONTRIBUTING.md", "changelog": ROOT / "CHANGELOG.md",
+         **{path.stem: path for path in DOCS.glob("*.md")},
          **{entry.page: ROOT / f"steps/exercises/{entry.page}.md" for entry in ENTRIES}}
 HEADERS = [ROOT / "common/attention.h", ROOT / "common/block_mask.h",
            *sorted((ROOT / "common/device").glob("*.cuh"))]
 SOURCES = [*sorted((ROOT / "steps").glob("step*.cu")), *HEADERS]
+BESIDE = [DOCS / "grade.yml", *(DOCS / "slides").glob("*.md")]  # docs.mk brings them into the site
 REGION = re.compile(r"\S+, region (\w+)")
 NAMES = {file: name for name, file in PAGES.items()} | {
-    file: file.name.replace(".", "_") for file in HEADERS}
+    file: file.name.replace(".", "_") for file in HEADERS} | {ROOT / "README.md": "index"}
+ADDRESS = address.repository(ROOT)
 
 project = "Attention, step by step"
 html_title = project
+html_baseurl = address.site(ADDRESS)
 language = "en"
 extensions = ["myst_parser", "sphinx_copybutton", "sphinx.ext.mathjax", "breathe"]
 root_doc = "index"
 myst_heading_anchors = 4
 myst_fence_as_directive = ["math"]
 html_theme = "furo"
-html_static_path = ["site.css"]
+html_static_path = ["site.css", "pictures.js"]
 html_css_files = ["site.css"]
+html_js_files = ["pictures.js"]
 html_favicon = "favicon.svg"
 html_copy_source = html_show_sourcelink = html_show_sphinx = html_show_copyright = False
 html_use_index = False
@@ -88,7 +94,7 @@ def tree() -> dict[str, list[str]]:
     steps = [page for page in listed("steps") if "-tried" not in page]
     return {"Start": ["self", "gpu"], "The steps": ["steps", *steps],
             "Primers": ["primers", *(page for page in listed("primers") if page != "gpu")],
-            "Exercises": ["exercises", "classroom"], "For the teacher": ["teaching", "wrong-answers"],
+            "Exercises": ["exercises", "classroom"], "For the teacher": ["teaching", "quizzes", "wrong-answers"],
             "Reference": ["reference", *listed("reference"), "headers", "contributing", "changelog"]}
 
 
@@ -126,14 +132,16 @@ def read_page(app: Sphinx, name: str, content: list[str]) -> None:
                for entry in ENTRIES if entry.step == name]:
         body, end = text.rstrip().rsplit("\n\n", 1)
         text = "\n".join([body, "\n## Exercises\n", *own, "", end, ""])
+    if ADDRESS:
+        text = text.replace("git clone REPOSITORY", f"git clone {ADDRESS}")
     if name == "index":
         text += "".join(toctree(pages, caption) for caption, pages in tree().items())
     elif f"{name}-tried" in PAGES:
         text += toctree([f"{name}-tried"])
     elif name == "exercises":
         text += toctree([entry.page for entry in ENTRIES])
-    elif name == "wrong-answers":
-        text = f"---\nnosearch: true\n---\n{text}"  # a search for a task must not find its solution
+    elif name in ("quizzes", "wrong-answers"):
+        text = f"---\nnosearch: true\n---\n{text}"  # a search must find pages and tasks, not their answers
     content[0] = text
 
 
@@ -155,8 +163,8 @@ def region(file: Path, name: str, location: nodes.Node) -> list[nodes.Node]:
 
 
 def resolve_links(app: Sphinx, doctree: nodes.document) -> None:
-    """Links that are right in the repository: to pages, sources and explorers. Those to other files
-    become plain text."""
+    """Links that are right in the repository: to pages, sources, explorers and slides. Those to other
+    files become plain text."""
     name = app.env.docname
     folder = PAGES[name].parent if name in PAGES else app.srcdir
     for link in list(doctree.findall(addnodes.pending_xref)):
@@ -172,8 +180,8 @@ def resolve_links(app: Sphinx, doctree: nodes.document) -> None:
                 paragraph.parent.remove(paragraph)
         elif file in NAMES:
             link.attributes.update(refdomain="doc", reftarget=NAMES[file], reftargetid=anchor[1:] or None)
-        elif file in SOURCES or file.suffix in (".html", ".ipynb"):
-            url = f"source/{file.name}.html" if file in SOURCES else path.removeprefix("docs/")
+        elif file in (*SOURCES, *BESIDE) or file.suffix in (".html", ".ipynb"):
+            url = f"source/{file.name}.html" if file in SOURCES else path.removeprefix("docs/").replace(".md", ".html")
             link.replace_self(nodes.reference("", "", *link.children, refuri=url + anchor, internal=True))
         elif file.exists():
             link.replace_self(link.children)
@@ -204,12 +212,15 @@ def source_pages(app: Sphinx):
 
 
 def describe(app: Sphinx, name: str, template: str, context: dict, doctree: nodes.document) -> None:
-    """The description that search engines show: the first paragraph that says more than where the source is."""
+    """The description that search engines show, which is the first paragraph that says more than where the source
+    is, and the link for editing."""
     paragraphs = (node.astext() for node in (doctree.findall(nodes.paragraph) if doctree else ()))
     first = next((text for text in paragraphs if not text.startswith("Source:")), context.get("title", project))
     text = re.sub(r"\s+", " ", first)
     tag = f'<meta name="description" content="{escape(text[:200])}">'
     context["metatags"] = context.get("metatags", "") + tag
+    if ADDRESS and name in PAGES:
+        context["theme_source_edit_link"] = f"{ADDRESS}/edit/main/{PAGES[name].relative_to(ROOT)}"
 
 
 def setup(app: Sphinx) -> None:

@@ -1,10 +1,12 @@
 # The documentation site: the pages, the reference, the explorers.
 
 ## make docs              the documentation site: build/docs/site/index.html
+## make slides            the slides of the lessons again, which make docs makes: build/docs/site/slides
 ## make pages             write speed, lab counts and options into the pages
 ## make explorers         the interactive explorers of fragments, banks and pipelines: build/docs/explorers
+## make notebook          run docs/classroom.ipynb on the CPU backend, and save it with its outputs
 ## make check-docs        look at the site with headless Chromium, and run the commands in the pages
-.PHONY: docs pages check-docs
+.PHONY: docs pages slides check-docs
 
 SITE := build/docs/site
 PAGES := build/docs/pages
@@ -12,26 +14,38 @@ EXPLORERS := build/docs/explorers
 DATA := $(EXPLORERS)/data/fragments.js $(EXPLORERS)/data/banks.js $(EXPLORERS)/data/timeline.js
 MATHJAX := /usr/share/javascript/mathjax
 
+needs_sphinx = @$(PYTHON) -c 'import breathe, furo, myst_parser, sphinx_copybutton, sphinx_revealjs' 2>/dev/null && test -d $(MATHJAX) || \
+	  { echo "make $@: Sphinx, one of its extensions or libjs-mathjax is missing. Install them: make deps"; exit 1; }
+
 docs: explorers
 	$(call recipe_needs,doxygen,doxygen)
-	@$(PYTHON) -c 'import breathe, furo, myst_parser, sphinx_copybutton' 2>/dev/null && test -d $(MATHJAX) || \
-	  { echo "make docs: Sphinx, one of its extensions or libjs-mathjax is missing. Install them: make deps"; exit 1; }
+	$(needs_sphinx)
 	$(Q)rm -rf $(SITE) $(PAGES) build/docs/xml build/docs/doctrees && mkdir -p $(SITE) $(PAGES)
 	$(Q)cp -r docs/*.md docs/pictures steps/exercises/*.md $(PAGES)
-	$(Q)cp README.md $(PAGES)/index.md && cp CONTRIBUTING.md $(PAGES)/contributing.md && cp CHANGELOG.md $(PAGES)/changelog.md
+	$(Q)cp CONTRIBUTING.md $(PAGES)/contributing.md && cp CHANGELOG.md $(PAGES)/changelog.md
 	$(Q)doxygen docs/Doxyfile
 	$(Q)$(PYTHON) -m sphinx -q -W --keep-going -c docs -d build/docs/doctrees $(PAGES) $(SITE)
-	$(Q)cp docs/classroom.ipynb $(SITE) && cp -r $(EXPLORERS) $(SITE)/explorers
+	$(Q)cp docs/classroom.ipynb docs/grade.yml $(SITE) && cp -r $(EXPLORERS) $(SITE)/explorers
 	$(Q)for part in MathJax.js extensions jax/input jax/element jax/output/SVG/config.js \
 	    jax/output/SVG/jax.js jax/output/SVG/autoload jax/output/SVG/fonts/TeX; do \
 	  mkdir -p $(SITE)/mathjax/$$(dirname $$part) && \
 	  cp -r $(MATHJAX)/$$part $(SITE)/mathjax/$$(dirname $$part) || exit 1; done
+	@$(MAKE) --no-print-directory slides
 	@echo "docs: $(SITE)/index.html, $$(du -sh $(SITE) | cut -f1)"
+
+slides:
+	$(needs_sphinx)
+	$(Q)rm -rf $(SITE)/slides build/docs/doctrees-slides
+	$(Q)$(PYTHON) -m sphinx -q -W --keep-going -b revealjs -c docs/slides -d build/docs/doctrees-slides docs/slides $(SITE)/slides
 
 pages:
 	$(needs_packages)
 	@$(MAKE) BACKEND=cpu $(STEPS:%=build/cpu/%)
 	$(PYTHON) -m plots.figures.pages $(RESULTS)/h200 docs build/cpu
+
+.PHONY: notebook
+notebook:
+	$(PYTHON) -m tests.docs.notebook
 
 check-docs: docs
 	@$(MAKE) --no-print-directory $(JOBS) BACKEND=cpu $(STEPS:%=build/cpu/%)

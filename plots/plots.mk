@@ -11,14 +11,13 @@ $(if $(filter x0 x1,$(subst $() ,,x$(QUICK))),,$(error QUICK=$(QUICK): must be 0
 ## make profile           count one pass of STEP=03 with Nsight Compute (GPU); PROBLEM="-n 1024 -d 64": another problem
 ## make sass              the machine code of STEP=03, and what it is made of (nvcc, no GPU)
 ## make ptx               the PTX of STEP=03
-## make readme            rewrite the table of README.md, and its pictures, from plots/results
+## make readme            rewrite the tables of README.md and docs/index.md, the figures, and links to the repository
 ## make pictures          draw the pictures of the pages on the steps, into docs/pictures
-## make slides            the pictures of the pages as PNG files, 1920 pixels wide, in build/slides
 ## make real-input        run every step on tests/data and on random inputs, for docs/real-input.md
 ## make libraries         every step as a shared library, for callers in Python
-.PHONY: libraries bench ceilings builds variants profile sass ptx plots readme pictures slides \
+.PHONY: libraries bench ceilings builds variants profile sass ptx plots readme pictures \
 	real-input lab
-COMPILE_NOTHING += pictures plots readme slides
+COMPILE_NOTHING += pictures plots readme
 
 needs_packages = @$(PYTHON) -c 'import numpy, matplotlib' 2>/dev/null || \
 	{ echo "make $@: Python needs numpy and matplotlib. Install them: make deps" >&2; exit 1; }
@@ -140,10 +139,7 @@ plots:
 
 readme:
 	$(needs_packages)
-	$(PYTHON) -m plots.figures.readme README.md "$(RESULTS)/h200" docs/pictures
-
-slides:
-	@$(PYTHON) -m plots.figures.slides docs/pictures build/slides
+	$(PYTHON) -m plots.figures.readme . "$(RESULTS)/h200"
 
 # The steps whose tables have a line.
 steps_with = $(sort $(foreach file,$(shell grep -lx '$(1)' steps/*.toml),$(firstword $(subst _, ,$(notdir $(file))))))

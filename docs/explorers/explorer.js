@@ -1,5 +1,28 @@
-/* What both explorers share: SVG elements, selects, the address, keys, and drawing to a width. */
+/* What all explorers share: the header, SVG elements, selects, the address, keys, and drawing to a width. */
 'use strict';
+
+/** Links to the site and to the other explorers. */
+function addHeader() {
+  const header = document.createElement('header');
+  header.innerHTML = '<a href="../index.html">Attention, step by step</a><nav aria-label="Explorers"></nav>';
+  for (const name of ['Fragments', 'Banks', 'Timeline']) {
+    const link = document.createElement('a');
+    link.href = `${name.toLowerCase()}.html`;
+    link.textContent = name;
+    if (window.location.pathname.endsWith(link.getAttribute('href'))) link.setAttribute('aria-current', 'page');
+    header.lastChild.append(link);
+  }
+  document.body.prepend(header);
+}
+
+/** The switch of the site between light and dark writes the choice here. */
+function followTheme() {
+  document.documentElement.dataset.theme = window.localStorage.getItem('theme') ?? 'auto';
+}
+
+addHeader();
+followTheme();
+window.addEventListener('storage', followTheme);
 
 function byId(id) {
   return document.getElementById(id);
@@ -100,3 +123,6 @@ function onWidth(draw) {
     draw();
   }).observe(main);
 }
+
+// Another page has texts of its own around its frame.
+document.documentElement.classList.toggle('framed', window !== window.parent);

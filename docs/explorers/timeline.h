@@ -88,7 +88,7 @@ const Log *recorded_block(void);
 
 /** Is it a step of warpgroups, whose first thread block is recorded? */
 static inline bool has_roles(const Description *d) {
-  return d->ceiling == CEILING_WGMMA;
+  return d->ceiling == CEILING_WGMMA || d->ceiling == CEILING_WGMMA_FP8;
 }
 
 /* --- Events: timeline_events.c ---------------------------------------------------------------- */

@@ -6,9 +6,10 @@
 'use strict';
 
 const ROW = 26; // height of a row of the chart
+const WORDY = { sync: 54, role: 36 }; // and of rows with words
 const AXIS = 18; // and of the numbers above it
 const NAMES = 84; // width of the names of the rows
-const NARROWEST = 15; // column of one event
+const NARROWEST = { warp: 16, roles: 34 }; // column of one event
 const MILLISECONDS = 900; // between two events when playing
 const PATTERNS = ['flight', 'waited', 'reading']; // states that are drawn as a pattern
 
@@ -16,6 +17,7 @@ let problem; // of TIMELINE
 let moments; // of replay() or replayRoles()
 let at = 0; // the current event, or column
 let column; // width
+let rows; // of the chart
 let cursor;
 let timer;
 
@@ -36,15 +38,33 @@ function spansOf(index) {
   return spans.filter((span) => span.item);
 }
 
-function rowNames() {
-  const buffers = problem.buffers.map((buffer) => buffer.name);
-  if (problem.roles) return [...buffers, ...roleRows(problem).map(({ name }) => name)];
-  return [...buffers, 'sync', ...Object.values(PRODUCTS)];
+/** The names of the rows, where they begin, and their heights. */
+function rowsOf() {
+  const rows = problem.buffers.map(({ name }) => ({ name, height: ROW }));
+  if (problem.roles) {
+    rows.push(...roleRows(problem).map(({ name, products }) => (
+      { name, height: products ? ROW : WORDY.role })));
+  } else {
+    rows.push({ name: 'sync', height: WORDY.sync });
+    rows.push(...Object.values(PRODUCTS).map((name) => ({ name, height: ROW })));
+  }
+  let top = AXIS;
+  for (const row of rows) {
+    row.top = top;
+    top += row.height;
+  }
+  return rows;
+}
+
+function bottomOf() {
+  const { top, height } = rows[rows.length - 1];
+  return top + height;
 }
 
 function box(begin, end, row) {
   const width = (end - begin) * column - 1;
-  return { x: begin * column + 0.5, y: AXIS + row * ROW + 3.5, width, height: ROW - 7 };
+  const { top, height } = rows[row];
+  return { x: begin * column + 0.5, y: top + 3.5, width, height: height - 7 };
 }
 
 /** A bar for events begin to end - 1. */
@@ -75,24 +95,28 @@ function drawEvent(layers, event, i) {
     addBar(layers, own, event.op);
     addLabel(layers.labels, own, [event.tile ?? '']);
   } else if (event.op === 'commit') {
-    addLabel(layers.labels, place, ['c']);
+    addUpright(layers.labels, place, 'commit');
   } else if (event.op === 'wait') {
     addBar(layers, place, 'wait');
-    addLabel(layers.labels, place, [`w${event.pending}`]);
+    addUpright(layers.labels, place, `wait ${event.pending}`);
   } else if (event.op === 'barrier') {
     const start = `M${place.x + place.width / 2}`;
-    const bottom = AXIS + rowNames().length * ROW;
-    const d = `${start} ${AXIS}V${place.y}${start} ${place.y + place.height}V${bottom}`;
+    const d = `${start} ${AXIS}V${place.y}${start} ${place.y + place.height}V${bottomOf()}`;
     addSvg(layers.marks, 'path', { d, class: 'barrier' });
-    addLabel(layers.labels, place, ['B']);
+    addUpright(layers.labels, place, 'barrier');
   }
+}
+
+/** A word that is read from below. */
+function addUpright(parent, { x, y, width, height }, word) {
+  const place = { x: x + width / 2, y: y + height / 2 };
+  addSvg(parent, 'text', { ...place, transform: `rotate(-90 ${place.x} ${place.y})` }, word);
 }
 
 function drawNames() {
   const svg = byId('names');
-  const names = rowNames();
-  startDrawing(svg, NAMES, AXIS + names.length * ROW);
-  names.forEach((name, row) => addSvg(svg, 'text', { x: 6, y: AXIS + (row + 0.5) * ROW }, name));
+  startDrawing(svg, NAMES, bottomOf());
+  rows.forEach(({ name, top, height }) => addSvg(svg, 'text', { x: 6, y: top + height / 2 }, name));
 }
 
 function addPattern(id, size, tag, attributes) {
@@ -102,14 +126,16 @@ function addPattern(id, size, tag, attributes) {
 
 function drawChart() {
   const { events, buffers, roles } = problem;
-  const bottom = AXIS + rowNames().length * ROW;
-  column = Math.max(roles ? 24 : NARROWEST, byId('scroll').clientWidth / moments.length);
+  rows = rowsOf();
+  const bottom = bottomOf();
+  const narrowest = roles ? NARROWEST.roles : NARROWEST.warp;
+  column = Math.max(narrowest, byId('scroll').clientWidth / moments.length);
   const width = column * moments.length;
   const layers = startDrawing(byId('chart'), width, bottom);
   addPattern('flight', 6, 'path', { d: 'M-1 7L7 -1M-1 1L1 -1M5 7L7 5', class: 'hatch' });
   addPattern('reading', 6, 'path', { d: 'M0 3H6', class: 'hatch' });
   addPattern('waited', 5, 'circle', { cx: 2.5, cy: 2.5, r: 1, class: 'dot' });
-  for (let y = AXIS; y <= bottom; y += ROW) {
+  for (const { top: y } of rows) {
     addSvg(layers.cells, 'path', { d: `M0 ${y}H${width}`, class: 'guide' });
   }
   for (let i = 9; i < moments.length; i += 10) {
@@ -133,7 +159,8 @@ const STATES = {
   waited: 'complete for this warp; visible to all threads after a barrier',
   ready: 'complete, visible to all threads',
   own: 'complete; a warp reads only its own rows',
-  reading: 'read by wgmma, not yet released by all',
+  reading: 'being read, not yet released by all',
+  writing: 'being written',
   released: 'read by all, can be overwritten',
 };
 

@@ -5,9 +5,9 @@
 
 #include "timeline_roles.h"
 
-static const char *const OP_NAMES[] = {"load",  "await",  "arrive",   "turn",    "pass",
-                                       "qk",    "pv",     "complete", "softmax", "output",
-                                       "store", "stored", "draw",     "tell",    "learn"};
+static const char *const OP_NAMES[] = {
+    "load",      "await",   "arrive", "turn",  "pass",   "qk",   "pv",   "complete",
+    "transpose", "softmax", "output", "store", "stored", "draw", "tell", "learn"};
 
 /* --- Columns ---------------------------------------------------------------------------------- */
 
@@ -80,18 +80,22 @@ static void print_buffer_name(const Roles *all, int buffer) {
     alike += all->buffers[i].tensor == own->tensor;
     before += i < buffer && all->buffers[i].tensor == own->tensor;
   }
-  printf("%s", own->tensor <= O ? NAMES[own->tensor] : "next");
+  printf("%s", own->tensor <= O ? NAMES[own->tensor] : own->tensor == TRANSPOSED ? "Vᵀ" : "next");
   if (alike > 1) printf("[%d]", before);
 }
 
 static void print_tables(const Roles *all) {
   printf("\"roles\": [");
   const bool has_producer = !all->roles[0].multiplies;
+  int before[4] = {0}; /* roles of the same kind */
   for (int i = 0; i < all->role_count; i++) {
+    const Role *role = &all->roles[i];
+    const int kind = role->multiplies ? 0 : role->loads_k ? 1 : role->loads_q ? 2 : 3;
+    static const char *const KINDS[] = {"Consumer %d", "Producer", "Loads Q %d", "Transposes %d"};
     if (i > 0) printf(", ");
-    if (!has_producer) printf("\"Group %d\"", i);
-    if (has_producer && i == 0) printf("\"Producer\"");
-    if (has_producer && i > 0) printf("\"Consumer %d\"", i - 1);
+    printf("\"");
+    printf(kind > 0 || has_producer ? KINDS[kind] : "Group %d", before[kind]++);
+    printf("\"");
   }
   printf("],\n\"buffers\": [");
   for (int i = 0; i < all->buffer_count; i++) {
@@ -119,7 +123,7 @@ static void print_event(const Roles *all, const Event *e, int role) {
   print_number("barrier", e->barrier);
   if (e->barrier >= 0) printf(", \"phase\": %d", e->phase);
   print_number("buffer", e->buffer);
-  print_number("q", e->q_buffer);
+  print_number(e->op == TRANSPOSE ? "source" : "q", e->q_buffer);
   print_number("tile", e->tile);
   if (e->op == ASK) {
     const Load *load = &all->loads[e->load];

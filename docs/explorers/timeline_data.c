@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "host/base/error.h"
 #include "host/device/device.h"
@@ -33,8 +34,11 @@ static const Trial TRIALS[] = {
 
 /* At D = 128 the consumers of steps 08 and 09 take turns. */
 static const Trial ROLE_TRIALS[] = {{"full", 640, 600, 128, 0}};
-/* With so many queries, thread block 0 of step 10 has two tiles of them. */
-static const Trial SCHEDULE_TRIALS[] = {{"full", 960, 320, 128, 0}, {"causal", 960, 900, 128, 0}};
+/* With a tile scheduler there is one tile of queries more than blocks: block 0 gets two. */
+static const Trial SCHEDULE_TRIALS[] = {{"full", 0, 320, 128, 0}, {"causal", 0, 900, 128, 0}};
+/* The last one is not a span of keys. */
+static const Trial ROLE_MASK_TRIALS[] = {
+    {"full", 0, 320, 128, 0}, {"window:200", 0, 900, 128, 0}, {"blocks:0.5", 0, 900, 128, 0}};
 
 void require(bool done, const char *what) {
   if (done) return;
@@ -62,14 +66,18 @@ static void fill(Range range, unsigned seed) {
   require(values != NULL, "out of memory");
   for (size_t i = 0; i < count; i++) {
     seed = seed * 1664525 + 1013904223;
-    values[i] = (uint16_t)((seed >> 31) << 15 | (0x3400 + (seed >> 16) % 0x800)); /* 0.25 to 1 */
+    const unsigned sign = seed >> 31, random = seed >> 16; /* the value: 0.25 to 1 */
+    values[i] = step.fp8 ? (uint16_t)(sign << 15 | (0x2828 + (random % 0x10) * 0x101))
+                         : (uint16_t)(sign << 15 | (0x3400 + random % 0x800));
   }
   require_cuda(cudaMemcpy((void *)range.begin, values, 2 * count, cudaMemcpyHostToDevice));
   free(values);
 }
 
+/** At D = 256 if the step takes no other. */
 static Problem problem_of(const Trial *trial) {
-  const int64_t row = trial->head_dim;
+  const bool any = step.head_dims == NULL || strcmp(step.head_dims, "D = 256") != 0;
+  const int row = any ? trial->head_dim : MAX_HEAD_DIM;
   const Strides q = {trial->q_len * row, trial->q_len * row, row};
   const Strides kv = {trial->kv_len * row, trial->kv_len * row, row};
   Problem p = {.batch = 1,
@@ -77,8 +85,9 @@ static Problem problem_of(const Trial *trial) {
                .kv_heads = 1,
                .q_len = trial->q_len,
                .kv_len = trial->kv_len,
-               .head_dim = trial->head_dim,
-               .dtype = DTYPE_FP16,
+               .head_dim = row,
+               .dtype = step.fp8 ? DTYPE_E4M3 : DTYPE_FP16,
+               .o_dtype = DTYPE_FP16,
                .mask = mask_kind(trial->mask),
                .scale = 0.125F,
                .q_strides = q,
@@ -87,7 +96,7 @@ static Problem problem_of(const Trial *trial) {
                .o_strides = q};
   if (step.block_masks != NULL) {
     p.mask = MASK_BLOCKS;
-    p.q_block_size = p.kv_block_size = MASK_BLOCK;
+    if (!step.block_masks->takes_spans) p.q_block_size = p.kv_block_size = MASK_BLOCK;
   }
   return p;
 }
@@ -98,7 +107,10 @@ static DeviceMask make_mask(const Problem *p, const char *text) {
   Mask mask;
   Error error;
   require(mask_open(text, p, MASK_BLOCK, MASK_BLOCK, SEED, &mask, &error), error.text);
-  require(block_mask_build(&mask, MASK_BLOCK, MASK_BLOCK, &blocks, &error), error.text);
+  require(step.block_masks->takes_spans
+              ? row_spans_build(&mask, &blocks, &error)
+              : block_mask_build(&mask, MASK_BLOCK, MASK_BLOCK, &blocks, &error),
+          error.text);
   require(device_mask_create(p, &blocks, &on_device, &error), error.text);
   block_mask_free(&blocks);
   mask_free(&mask);
@@ -107,11 +119,11 @@ static DeviceMask make_mask(const Problem *p, const char *text) {
 
 static void print_trial(const Trial *trial) {
   const Problem p = problem_of(trial);
-  const size_t row = 2 * (size_t)p.head_dim;
+  const size_t row = (step.fp8 ? 1 : 2) * (size_t)p.head_dim;
   Range memory[SHARED] = {[Q] = allocate(2 * row * (size_t)p.q_len),
                           [K] = allocate(2 * row * (size_t)p.kv_len),
                           [V] = allocate(2 * row * (size_t)p.kv_len),
-                          [O] = allocate(row * (size_t)p.q_len),
+                          [O] = allocate(2 * (size_t)p.head_dim * (size_t)p.q_len),
                           [LSE] = allocate(sizeof(float) * (size_t)p.q_len)};
   const Range workspace = allocate(step.workspace_bytes == NULL ? 1 : step.workspace_bytes(&p));
   for (int i = Q; i <= V; i++) fill(memory[i], (unsigned)i);
@@ -119,6 +131,10 @@ static void print_trial(const Trial *trial) {
   if (step.block_masks != NULL) mask = make_mask(&p, trial->mask);
   memory[MASK_BITS] =
       (Range){(uintptr_t)mask.prepared, (uintptr_t)mask.prepared + mask.prepared_bytes};
+  const Range scale = allocate(sizeof(float));
+  const float one = 1;
+  require_cuda(cudaMemcpy((void *)scale.begin, &one, sizeof one, cudaMemcpyHostToDevice));
+  const float *scales = (const float *)scale.begin;
   const Tensors tensors = {.q = (void *)memory[Q].begin,
                            .k = (void *)memory[K].begin,
                            .v = (void *)memory[V].begin,
@@ -126,7 +142,10 @@ static void print_trial(const Trial *trial) {
                            .lse = (float *)memory[LSE].begin,
                            .workspace = (void *)workspace.begin,
                            .block_mask = &mask.mask,
-                           .prepared = mask.prepared};
+                           .prepared = mask.prepared,
+                           .q_scales = scales,
+                           .k_scales = scales,
+                           .v_scales = scales};
   Description d;
   step_build()->describe(&p, 1, &d);
   record_block(memory, (uint32_t)(row * (size_t)trial->query));
@@ -149,6 +168,7 @@ static void print_trial(const Trial *trial) {
   printf("}");
   for (int i = Q; i <= LSE; i++) require_cuda(cudaFree((void *)memory[i].begin));
   require_cuda(cudaFree((void *)workspace.begin));
+  require_cuda(cudaFree((void *)scale.begin));
   device_mask_free(&mask);
 }
 
@@ -158,17 +178,22 @@ int main(void) {
   const Problem p = problem_of(&ROLE_TRIALS[0]);
   Description d;
   step.describe(&p, 1, &d);
-  /* The first thread block has the last queries, which attend all keys. Only step 10 gives it
-     others, too. */
-  const bool scheduled = has_roles(&d) && step.workspace_bytes != NULL;
-  const Trial *trials = scheduled ? SCHEDULE_TRIALS : has_roles(&d) ? ROLE_TRIALS : TRIALS;
-  size_t count = step.block_masks == NULL ? 2 : sizeof TRIALS / sizeof *TRIALS;
-  if (has_roles(&d) && !scheduled) count = 1;
+  /* The first thread block has the last queries, which attend to all keys. Only a tile scheduler
+     gives it others, too. */
+  const bool scheduled = step.workspace_bytes != NULL, masks = step.block_masks != NULL;
+  const Trial *trials = TRIALS;
+  size_t count = masks ? sizeof TRIALS / sizeof *TRIALS : 2;
+  if (has_roles(&d)) {
+    trials = masks ? ROLE_MASK_TRIALS : scheduled ? SCHEDULE_TRIALS : ROLE_TRIALS;
+    count = masks ? 3 - step.block_masks->takes_spans : scheduled ? 2 : 1;
+  }
   require(step_build_choose(true), "linked without the checking build");
   printf("{\"step\": \"%s\", \"title\": \"%s\", \"problems\": [\n", step.name, step.title);
   for (size_t i = 0; i < count; i++) {
     if (i > 0) printf(",\n");
-    print_trial(&trials[i]);
+    Trial trial = trials[i];
+    if (trial.q_len == 0) trial.q_len = ((int)d.launches[0].grid.x + 1) * d.block_m;
+    print_trial(&trial);
   }
   printf("]}\n");
   return ferror(stdout) ? EXIT_FAILURE : EXIT_SUCCESS;

@@ -25,7 +25,7 @@ static int barrier_at(uint32_t place) {
   return all.barrier_count++;
 }
 
-static void add_buffer(uint32_t begin, uint32_t end, Memory tensor, int full) {
+static void add_buffer(uint32_t begin, uint32_t end, int tensor, int full) {
   for (int i = 0; i < all.buffer_count; i++) {
     Buffer *b = &all.buffers[i];
     if (full < 0 || b->full != full) continue;
@@ -61,18 +61,42 @@ static int by_begin(const void *a, const void *b) {
   return (int)((const Buffer *)a)->begin - (int)((const Buffer *)b)->begin;
 }
 
+/** V transposed has the size of V. Its products begin at its first byte, and before them a consumer
+ * waits at the mbarrier of what is there. */
+static void add_transposed(const Log *log, int thread) {
+  uint32_t awaited = 0;
+  bool first = true; /* of its group */
+  for (size_t i = 0; i < log->counts[thread]; i++) {
+    const Record *r = &log->records[thread][i];
+    if (r->action == AWAIT) awaited = r->target;
+    if (r->action == WGMMA_COMMIT) first = true;
+    if (r->action != WGMMA) continue;
+    if (first && find_buffer(r->place) < 0) {
+      const Buffer *v = NULL;
+      for (int b = 0; b < all.buffer_count; b++) {
+        if (all.buffers[b].tensor == V) v = &all.buffers[b];
+      }
+      require(v != NULL, "a product of what was not loaded");
+      add_buffer(r->place, r->place + v->end - v->begin, TRANSPOSED, barrier_at(awaited));
+    }
+    first = false;
+  }
+}
+
 /** O has a buffer of its own where tensor copies store it from elsewhere than the rows of Q. All
  * warps of a warpgroup have a part of it. */
 static void collect_buffers(const Log *log) {
   all.buffer_count = all.load_count = all.barrier_count = 0;
-  for (int thread = 0; thread < log->threads; thread += ROLE_THREADS) {
+  for (int thread = 0; thread < log->threads; thread += WARP_THREADS) {
     for (size_t i = 0; i < log->counts[thread]; i++) {
-      if (log->records[thread][i].action == TENSOR_LOAD) add_load(&log->records[thread][i]);
+      const Record *r = &log->records[thread][i];
+      if (r->action == TENSOR_LOAD && r->memory <= V) add_load(r); /* others belong to masks */
     }
   }
-  for (int group = 0; group < log->threads; group += ROLE_THREADS) {
+  for (int group = 0; group < log->threads; group += GROUP_OF_WARPS) {
+    add_transposed(log, group);
     uint32_t begin = UINT32_MAX, end = 0;
-    for (int thread = group; thread < group + ROLE_THREADS; thread++) {
+    for (int thread = group; thread < group + GROUP_OF_WARPS; thread++) {
       for (size_t i = 0; i < log->counts[thread]; i++) {
         const Record *r = &log->records[thread][i];
         if (r->action != TENSOR_STORE || find_buffer(r->target) >= 0) continue;
@@ -102,6 +126,8 @@ typedef struct Reader {
   int groups, done;       /* committed, complete */
   int s_tile, pv_tile;    /* of the last product that is complete, that was started */
   int tile_of_group[MOST_EVENTS];
+  int told; /* the event that told of a tile of queries and has no buffer yet, -1: none */
+  uint32_t told_place; /* where it wrote */
 } Reader;
 
 static Event *last_event(Role *role) {
@@ -121,9 +147,14 @@ static Event *same_event(Role *role, Op op) {
   return e != NULL && e->op == op ? e : add_event(role, op);
 }
 
-/** An arrival that expects bytes. A wait just before it is for the buffer to be free. */
+/** An arrival that expects bytes. A wait just before it is for the buffer to be free. What was
+ * written between the two belongs to the tile of keys. */
 static void ask(Reader *reader, const Record *r) {
   Role *role = reader->role;
+  if (last_event(role) != NULL && last_event(role)->op == TELL) {
+    role->count--;
+    reader->told = -1;
+  }
   const Event *before = last_event(role);
   const int barrier = barrier_at(r->target);
   if (before != NULL && before->op == AWAIT_PHASE) {
@@ -133,10 +164,63 @@ static void ask(Reader *reader, const Record *r) {
   e->barrier = barrier;
   e->phase = r->phase;
   e->buffer = all.barriers[barrier].buffer;
-  role->loads = true;
+  role->loads_q |= all.buffers[e->buffer].tensor == Q;
+  role->loads_k |= all.buffers[e->buffer].tensor == K;
 }
 
+/** What a warp has transposed is a load for those who wait at this mbarrier. The wait before was
+ * for the buffer to be free. */
+static void show_transposed(Event *e, int barrier, int phase) {
+  const int buffer = all.barriers[barrier].buffer;
+  const Event *before = e - 1;
+  e->buffer = buffer;
+  require(before->op == AWAIT_PHASE, "a transposition without a wait");
+  all.barriers[before->barrier].buffer = buffer;
+  if (find_load(barrier, phase) >= 0) return;
+  require(all.load_count < MOST_LOADS, "too many tiles");
+  all.loads[all.load_count] = all.loads[e->load];
+  all.loads[all.load_count].barrier = barrier;
+  all.loads[all.load_count++].phase = phase;
+}
+
+static void arrive(Reader *reader, const Record *r) {
+  Role *role = reader->role;
+  const int barrier = barrier_at(r->target);
+  Event *before = last_event(role);
+  if (before != NULL && before->op == TRANSPOSE) show_transposed(before, barrier, r->phase);
+  if (reader->told >= 0) { /* it shows a tile of queries, and the wait before was for its readers */
+    Event *told = &role->events[reader->told];
+    add_buffer(reader->told_place, reader->told_place + 4, MEMORIES, -1);
+    told->buffer = all.buffer_count - 1;
+    all.barriers[told[-1].barrier].buffer = all.barriers[barrier].buffer = told->buffer;
+    all.barriers[barrier].is_full = true;
+    reader->told = -1;
+  }
+  Event *e = add_event(role, ARRIVE_AT);
+  e->barrier = barrier;
+  e->phase = r->phase;
+}
+
+/** A load by ldmatrix in a role that does not multiply. */
+static void transpose(Reader *reader, const Record *r) {
+  Event *e = same_event(reader->role, TRANSPOSE);
+  e->count++;
+  e->q_buffer = find_buffer(r->place);
+  require(e->q_buffer >= 0 && reader->seen[e->q_buffer] >= 0,
+          "a transposition of what no wait was for");
+  e->load = reader->seen[e->q_buffer];
+  e->tile = (int)all.loads[e->load].first_row / all.keys_per_tile;
+}
+
+/** A second wait for a phase that has ended is no event. */
 static void await(Reader *reader, const Record *r) {
+  const int barrier = barrier_at(r->target);
+  for (int i = reader->role->count - 1; i >= 0; i--) {
+    const Event *before = &reader->role->events[i];
+    if (before->op != AWAIT_PHASE || before->barrier != barrier) continue;
+    if (before->phase == r->phase) return;
+    break;
+  }
   Event *e = add_event(reader->role, AWAIT_PHASE);
   e->barrier = barrier_at(r->target);
   e->phase = r->phase;
@@ -174,6 +258,8 @@ static void complete(Reader *reader, const Record *r) {
 static void compute(Reader *reader, const Record *r) {
   if (!reader->role->multiplies) return;
   const bool is_softmax = reader->s_tile > reader->pv_tile;
+  const Op last = last_event(reader->role)->op;
+  if (r->action == READ && last != SOFTMAX && last != OUTPUT) return;
   Event *e = same_event(reader->role, is_softmax ? SOFTMAX : OUTPUT);
   if (is_softmax) {
     e->tile = reader->s_tile;
@@ -188,19 +274,20 @@ static void compute(Reader *reader, const Record *r) {
 /** A store or load of shared memory: the number of the next tile of queries, or a part of O. */
 static void access_shared(Reader *reader, const Record *r) {
   const Event *before = last_event(reader->role);
-  if (find_buffer(r->place) >= 0 && all.buffers[find_buffer(r->place)].tensor != MEMORIES) {
+  const bool waited = before != NULL && before->op == AWAIT_PHASE;
+  const int buffer = waited ? all.barriers[before->barrier].buffer : -1;
+  if (!waited ||
+      (find_buffer(r->place) >= 0 && all.buffers[find_buffer(r->place)].tensor != MEMORIES) ||
+      (buffer >= 0 && all.buffers[buffer].tensor != MEMORIES)) {
     compute(reader, r);
-  } else if (before != NULL && before->op == AWAIT_PHASE) {
-    if (find_buffer(r->place) < 0) add_buffer(r->place, r->place + 4, MEMORIES, -1);
-    const int buffer = find_buffer(r->place);
-    Barrier *b = &all.barriers[before->barrier];
-    b->buffer = buffer;
-    b->is_full = r->action == READ;
-    add_event(reader->role, r->action == READ ? LEARN : TELL)->buffer = buffer;
-    reader->s_tile = reader->pv_tile = -1;
-  } else {
-    compute(reader, r);
+    return;
   }
+  add_event(reader->role, r->action == READ ? LEARN : TELL)->buffer = buffer;
+  reader->s_tile = reader->pv_tile = -1;
+  require(buffer >= 0 || r->action == WRITE, "a number that nobody has written");
+  if (buffer >= 0) return;
+  reader->told = reader->role->count - 1;
+  reader->told_place = r->place;
 }
 
 static void add_record(Reader *reader, const Record *r) {
@@ -210,9 +297,9 @@ static void add_record(Reader *reader, const Record *r) {
   if (r->action == ARRIVE && r->bytes > 0) {
     ask(reader, r);
   } else if (r->action == ARRIVE) {
-    Event *e = add_event(role, ARRIVE_AT);
-    e->barrier = barrier_at(r->target);
-    e->phase = r->phase;
+    arrive(reader, r);
+  } else if (r->action == LDMATRIX && !role->multiplies) {
+    transpose(reader, r);
   } else if (r->action == AWAIT) {
     await(reader, r);
   } else if (r->action == TENSOR_LOAD) {
@@ -245,16 +332,33 @@ static void add_record(Reader *reader, const Record *r) {
   }
 }
 
+static bool does(const Log *log, int thread, Action action) {
+  for (size_t i = 0; i < log->counts[thread]; i++) {
+    if (log->records[thread][i].action == action) return true;
+  }
+  return false;
+}
+
+/** A warpgroup that multiplies is one role; of another, each warp that waits for something. */
+static void collect_roles(const Log *log) {
+  all.role_count = 0;
+  for (int thread = 0; thread < log->threads; thread += WARP_THREADS) {
+    const bool multiplies = does(log, thread, WGMMA);
+    if (multiplies ? thread % GROUP_OF_WARPS != 0 : !does(log, thread, AWAIT)) continue;
+    require(all.role_count < MOST_ROLES, "too many roles");
+    all.roles[all.role_count].thread = thread;
+    all.roles[all.role_count].count = all.roles[all.role_count].placed = 0;
+    all.roles[all.role_count].loads_q = all.roles[all.role_count].loads_k = false;
+    all.roles[all.role_count++].multiplies = false;
+  }
+}
+
 static void collect_events(const Log *log) {
-  all.role_count = log->threads / ROLE_THREADS;
-  require(all.role_count <= MOST_ROLES, "too many warpgroups");
   for (int i = 0; i < all.role_count; i++) {
     static Reader reader;
-    reader = (Reader){.role = &all.roles[i], .s_tile = -1, .pv_tile = -1};
-    all.roles[i].count = all.roles[i].placed = 0;
-    all.roles[i].loads = all.roles[i].multiplies = false;
+    reader = (Reader){.role = &all.roles[i], .s_tile = -1, .pv_tile = -1, .told = -1};
     for (int b = 0; b < MOST_BUFFERS; b++) reader.seen[b] = -1;
-    const int thread = i * ROLE_THREADS;
+    const int thread = all.roles[i].thread;
     for (size_t r = 0; r < log->counts[thread]; r++) {
       add_record(&reader, &log->records[thread][r]);
     }
@@ -264,6 +368,7 @@ static void collect_events(const Log *log) {
 void print_roles(const Log *log, int block_n) {
   all.keys_per_tile = block_n;
   collect_buffers(log);
+  collect_roles(log);
   collect_events(log);
   place_events(&all);
   print_columns(&all);

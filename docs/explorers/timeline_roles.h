@@ -1,8 +1,9 @@
 /**
  * @file
- * The events of the roles of a thread block: warpgroups, of which the first may be a producer. The
- * first thread of each stands for it. timeline_roles.c makes them of the records;
- * timeline_columns.c puts them into columns and prints them.
+ * The events of the roles of a thread block: warpgroups that multiply, and the warps of one that
+ * does not: producers, and those that transpose V. The first thread of each stands for it.
+ * timeline_roles.c makes them of the records; timeline_columns.c puts them into columns and prints
+ * them.
  */
 #ifndef TIMELINE_ROLES_H
 #define TIMELINE_ROLES_H
@@ -10,12 +11,14 @@
 #include "timeline.h"
 
 enum {
-  MOST_ROLES = 4,
-  ROLE_THREADS = 128,
+  MOST_ROLES = 8,
+  GROUP_OF_WARPS = 128,
+  WARP_THREADS = 32,
   MOST_EVENTS = 1024,
   MOST_BUFFERS = 24,
   MOST_BARRIERS = 32,
-  MOST_LOADS = 256
+  MOST_LOADS = 256,
+  TRANSPOSED = MEMORIES + 1 /* V in another order, written by a warp */
 };
 
 typedef enum Op {
@@ -27,6 +30,7 @@ typedef enum Op {
   QK,
   PV,
   COMPLETE,
+  TRANSPOSE,
   SOFTMAX,
   OUTPUT,
   STORE,
@@ -46,7 +50,7 @@ typedef struct Load {
 /** A part of shared memory. `full`: the mbarrier that counts its bytes, -1: none. */
 typedef struct Buffer {
   uint32_t begin, end;
-  Memory tensor; /* MEMORIES: the number of the next tile of queries */
+  int tensor; /* a Memory, TRANSPOSED, or MEMORIES: the next tile of queries */
   int full;
 } Buffer;
 
@@ -61,7 +65,7 @@ typedef struct Event {
   Op op;
   int barrier, phase; /* -1: none */
   int buffer;         /* that is written or read; -1: none */
-  int q_buffer;       /* of QK */
+  int q_buffer;       /* of QK; of TRANSPOSE: the source */
   int tile;           /* of keys; -1: none */
   int load;           /* of ASK */
   int number;         /* TURN, PASS: the named barrier; COMPLETE: groups that may stay in flight */
@@ -75,7 +79,8 @@ typedef struct Event {
 typedef struct Role {
   Event events[MOST_EVENTS];
   int count, placed; /* events that have a column */
-  bool loads, multiplies;
+  int thread;        /* that stands for it */
+  bool loads_q, loads_k, multiplies;
 } Role;
 
 /** All of a thread block. */

@@ -4,11 +4,35 @@
  */
 'use strict';
 
-/** The letters of events. */
-const MARKS = {
-  await: 'w', arrive: 'a', turn: 't', pass: 'p', complete: 'c', output: 'O', store: 's', stored: 'w',
-  draw: 'd', tell: 'n', learn: 'n', qk: 'S', softmax: 'e', pv: 'P',
+/** The two lines of an event in the chart. */
+const WORDS = {
+  load: ({ tensor, tile = '' }) => ['load', `${tensor} ${tile}`],
+  await: ({ barrier }) => ['wait', shortName(barrier)],
+  arrive: ({ barrier }) => [problem.barriers[barrier].full ? 'full' : 'free', shortName(barrier)],
+  turn: ({ id }) => ['turn', id],
+  pass: ({ id }) => ['pass', id],
+  qk: ({ tile }) => ['start', `S ${tile}`],
+  pv: ({ tile }) => ['start', `PV ${tile}`],
+  complete: ({ role, done }) => {
+    const products = problem.events.filter((event) => event.role === role && event.group >= done[0]
+      && event.group < done[1]);
+    return ['wait', products.length > 1 ? 'both' : products.map(
+      ({ op, tile }) => `${op === 'qk' ? 'S' : 'PV'} ${tile}`).join('')];
+  },
+  softmax: ({ tile }) => ['soft-', `max ${tile}`],
+  transpose: ({ tile }) => ['trans-', `pose ${tile}`],
+  output: () => ['O / l'],
+  store: () => ['store', 'O'],
+  stored: () => ['wait', 'store'],
+  draw: () => ['take', 'tile'],
+  tell: () => ['write', 'tile'],
+  learn: () => ['read', 'tile'],
 };
+
+/** The name of the buffer that an mbarrier is for; of tiles of queries without the number, which is too long. */
+function shortName(barrier) {
+  return problem.buffers[problem.barriers[barrier].buffer].name.replace(/^next.*/, 'next');
+}
 
 function barrierName({ buffers, barriers }, index) {
   const { buffer, full } = barriers[index];
@@ -44,7 +68,7 @@ function replayRoles(problem) {
     const item = itemOf(event);
     const over = buffer.state === 'empty' ? undefined : buffer.item;
     Object.assign(buffer, { item, over, state: 'flight' });
-    return `tensor_load of ${item.name} (${rowsText(item)}) to ${buffers[event.buffer].name}: `
+    return `TMA load of ${item.name} (${rowsText(item)}) to ${buffers[event.buffer].name}: `
       + `${event.count === 1 ? '1 box' : `${event.count} boxes`}, whose bytes its full barrier expects.${over ? ` It overwrites ${over.name}.` : ''}`;
   }
 
@@ -65,7 +89,14 @@ function replayRoles(problem) {
     const name = barrierName(problem, event.barrier);
     const isLast = last.get(`${event.barrier},${event.phase}`) === event;
     if (isLast) ended[event.barrier] += 1;
-    if (full) return `arrive at ${name}: shown to all consumers.`;
+    if (full && now[buffer].state === 'writing') {
+      if (isLast) now[buffer].state = 'ready';
+      return `arrive at ${name}: this warp has written its part.`;
+    }
+    if (full && buffers[buffer].name.startsWith('V')) {
+      return `arrive at ${name}: no product reads it any more, so a consumer may store its O there.`;
+    }
+    if (full) return `arrive at ${name}: shown to all that read it.`;
     if (isLast) now[buffer].state = 'released';
     return `arrive at ${name}: done with ${holds(buffer)}.`
       + `${isLast ? ` This ends phase ${event.phase}: it can be overwritten.` : ''}`;
@@ -74,6 +105,14 @@ function replayRoles(problem) {
   function start(event) {
     for (const index of [event.buffer, event.q ?? event.buffer]) now[index].state = 'reading';
     return `start ${productName(event)}: ${event.count} wgmma, group ${event.group}.`;
+  }
+
+  /** Of step 12: V, in which keys become columns, for wgmma. */
+  function transpose({ tile, buffer, source, count }) {
+    const item = { name: `V of tile ${tile}, transposed`, label: `Vᵀ ${tile}` };
+    now[source].state = 'reading';
+    Object.assign(now[buffer], { item, over: undefined, state: 'writing' });
+    return `transpose a part of V of tile ${tile} into ${buffers[buffer].name}: ${count} ldmatrix.`;
   }
 
   function complete({ role, at, pending, done }) {
@@ -96,11 +135,11 @@ function replayRoles(problem) {
     for (const buffer of now) {
       if (buffer.storing === role) Object.assign(buffer, { state: 'released', storing: undefined });
     }
-    return 'tensor_store_wait: TMA has read the O before, if any.';
+    return 'tma_store_wait: TMA has read the O before, if any.';
   }
 
   const actions = {
-    load, await: wait, arrive, qk: start, pv: start, complete, stored,
+    load, await: wait, arrive, transpose, qk: start, pv: start, complete, stored,
     turn: ({ id }) => `its turn: the others have arrived at named barrier ${id}.`,
     pass: ({ id }) => `pass the turn on: arrive at named barrier ${id}.`,
     softmax: ({ tile, count, shuffles, votes }) => `softmax of tile ${tile}: `
@@ -108,9 +147,9 @@ function replayRoles(problem) {
     output: (event) => fill(event, 'O', 'divide O by the sums of its rows and write it.'),
     store: (event) => {
       Object.assign(now[event.buffer], { state: 'flight', storing: event.role });
-      return `tensor_store of O from ${buffers[event.buffer].name}.`;
+      return `TMA store of O from ${buffers[event.buffer].name}.`;
     },
-    draw: () => 'draw the number of the next tile of queries.',
+    draw: () => 'take the number of the next tile of queries from the atomic counter.',
     tell: (event) => fill(event, 'number', 'write this number to next.'),
     learn: () => 'read the number of the next tile of queries.',
   };
@@ -142,10 +181,6 @@ function roleRows({ roles, events }) {
   });
 }
 
-function markOf({ op, tensor, tile = '', id = '', pending = '' }) {
-  return `${op === 'load' ? tensor : MARKS[op]}${tile}${id}${pending}`;
-}
-
 function drawRoles(layers) {
   roleRows(problem).forEach(({ role, products }, i) => {
     const row = problem.buffers.length + i;
@@ -154,7 +189,8 @@ function drawRoles(layers) {
         const place = box(event.from, event.at + 1, row);
         const isWait = ['await', 'turn', 'stored', 'complete'].includes(event.op);
         addBar(layers, place, isWait ? 'wait' : event.op);
-        addLabel(layers.labels, { ...place, x: event.at * column, width: column }, [markOf(event)]);
+        const last = { ...place, x: event.at * column, width: column };
+        addLabel(layers.labels, last, WORDS[event.op](event), 'small');
       }
       return;
     }
@@ -175,7 +211,7 @@ function rolesText() {
     ({ event }) => event.role === role));
   const queries = [...new Set(events.filter(({ tensor }) => tensor === 'Q').map(
     ({ rows }) => Math.floor(rows[0] / problem.block_m) * problem.block_m))];
-  return `Thread block 0 of ${blocks}, of ${plural(roles.length, 'warpgroup')}. Queries from `
+  return `Thread block 0 of ${blocks}, with ${plural(roles.length, 'role')}. Queries from `
     + `${listed(queries)} on, ${Math.ceil(all / keys)} tiles of ${keys} keys. Softmax with products `
     + `of its own warpgroup in flight: ${own.length} of ${softmax.length}.`;
 }

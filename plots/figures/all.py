@@ -2,19 +2,36 @@
 
 Usage: python3 -m plots.figures.all RESULTS-OF-A-GPU DIRECTORY
 
-Writes FIGURE_light and FIGURE_dark, .svg and .png, to DIRECTORY for each of: waterfall, tflops,
-roofline, sparsity. Prints a line for a figure that is left out because its records are missing.
+Writes FIGURE_light and FIGURE_dark, .svg and .png, to DIRECTORY for each of: waterfall, sparsity, and
+for each chapter, called by its first step, tflops_CHAPTER and roofline_CHAPTER. Prints a line for a
+figure that is left out because its records are missing.
 """
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib
+from matplotlib.figure import Figure
 
 from plots.figures import roofline, sparsity, style, tflops, waterfall
-from plots.figures.records import load
+from plots.figures.records import Results, load
+from tests.lib.steps import chapters
 
-FIGURES = {figure.NAME: figure for figure in (waterfall, tflops, roofline, sparsity)}
+
+class Kind(NamedTuple):
+    """A figure: its data, None if records are missing, and what draws them."""
+
+    data: Callable[[Results], dict | None]
+    draw: Callable[[dict, style.Theme], Figure]
+
+
+FIGURES = {figure.NAME: Kind(figure.data, figure.draw) for figure in (waterfall, sparsity)} | {
+    f"{figure.NAME}_{chapter[0].removeprefix('step')}": Kind(partial(figure.data, chapter=chapter),
+                                                             figure.draw)
+    for figure in (tflops, roofline) for chapter in chapters()}
 
 
 def draw_figure(name: str, found: dict, directory: Path, kinds: tuple[str, ...]) -> None:

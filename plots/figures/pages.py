@@ -20,7 +20,7 @@ from plots.figures.records import Results, load
 from plots.sections import with_section
 from plots.tools.lab import Report, human, report_of
 from tests.lib.programs import REPOSITORY, Program, read_records
-from tests.lib.steps import source_of, step_names
+from tests.lib.steps import facts, source_of, step_names
 
 SHAPES = ("-n 256 -d 64", "-n 256 -d 256")  # the second for steps that take no other
 SEQLEN, HEAD_DIMS, MASKS = 4096, (64, 128, 256), ("full", "causal")
@@ -132,7 +132,7 @@ def example(results: Results) -> str:
         f"tables, an {record['device']} reached {mma:.0f} TFLOP/s of `mma.sync` and {copy:.2f} TB/s of "
         "memory.", "",
         *grid(["", "work", "time at least"], [
-            ["products", f"{record['flops'] * 1e-9:.0f} * 10^9 operations",
+            ["GEMMs", f"{record['flops'] * 1e-9:.0f} * 10^9 operations",
              f"{record['flops'] / mma * 1e-9:.2f} ms"],
             ["device memory", f"{record['must_move_bytes'] * 1e-6:.0f} * 10^6 bytes",
              f"{record['must_move_bytes'] / copy * 1e-9:.2f} ms"]]), "",
@@ -150,7 +150,7 @@ def exponentials(results: Results) -> str:
     times = ", ".join(f"{4 * d / mma:.2f} ps at D = {d}" for d in (128, 64, 32))
     return ("The exponentials matter because their unit is slow: it computes 16 per clock in each SM "
             f"(streaming multiprocessor). In the run of the tables, an {record['device']} computed {exp:.1f} * 10^12 per second, so one entry "
-            f"takes {1 / exp:.2f} ps. Its products take `4 * D / ({mma:.0f} * 10^12)` seconds: {times}. At "
+            f"takes {1 / exp:.2f} ps. Its share of the GEMMs takes `4 * D / ({mma:.0f} * 10^12)` seconds: {times}. At "
             "D = 32 the exponentials are the limit.")
 
 
@@ -216,6 +216,19 @@ def exercises(content: str) -> str:
                           capture_output=True, text=True, check=True).stdout.rstrip()
 
 
+def taken(programs: Path) -> str:
+    """What the steps take and need, a row for those that say the same."""
+    rows: dict[tuple, list[str]] = {}
+    for step in step_names():
+        of = facts(programs / step)
+        dims, least = of["head_dims"], of["needs_compute_capability"]
+        rows.setdefault(("1 to 256" if dims == "any" else ", ".join(map(str, dims)), ", ".join(of["dtypes"]),
+                         ", ".join(of["masks"]), "any" if least is None else "9.0 exactly" if least == 90 else
+                         f"{least / 10}", of["ceiling"]), []).append(step.removeprefix("step"))
+    return "\n".join([cells("steps", "D", "types", "masks", "compute capability", "ceiling"), cells(*["---"] * 6),
+                      *(cells(", ".join(steps), *row) for row, steps in rows.items())])
+
+
 OPTION = re.compile(r"^  (?:-\w, |    )--.*\n(?: {10,}.*\n)*", re.MULTILINE)  # and its explanation
 
 
@@ -256,6 +269,7 @@ def main() -> int:
                              *roofline(results, step), *lab(reports[shape], step, before, shape)])
         page.write_text(with_section(page.read_text(), "numbers", WRITER, content))
     for name, section, content in (("options", "options", options(programs)),
+                                   ("specification", "steps", taken(programs)),
                                    ("roofline", "example", example(results)),
                                    ("roofline", "exponentials", exponentials(results)),
                                    ("measuring", "clocks", clocks(results)),

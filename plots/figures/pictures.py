@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from plots.figures import (pictures_hardware, pictures_masks, pictures_numbers, pictures_order,
+from plots.figures import (pictures_attention, pictures_hardware, pictures_masks, pictures_numbers, pictures_order,
                            pictures_roles, pictures_tiles)
 from tests.lib.steps import drawn_in, having
 
@@ -22,6 +22,7 @@ from tests.lib.steps import drawn_in, having
 def writers(programs: Path, broken: Path) -> dict[str, Callable[[Path], None]]:
     """For each group of pictures, a function that writes them to a directory."""
     return {
+        "attention": pictures_attention.attention,
         "tiles": lambda to: [
             pictures_tiles.three_kernels(programs / drawn_in("kernels"), to),
             *(pictures_tiles.fused(step, programs / step, to) for step in having("loop"))],

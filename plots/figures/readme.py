@@ -1,16 +1,17 @@
-"""Writes the README's claim, its table of steps and the pictures of the docs from the records.
+"""Writes the claim and the table of steps of README.md and of the site's first page, and the figures of the docs.
 
-Usage: python3 -m plots.figures.readme README.md RESULTS-OF-A-GPU PICTURES
+Usage: python3 -m plots.figures.readme ROOT RESULTS-OF-A-GPU
 
-Writes the claim, the table and the picture of the ladder between markers in README.md, and two
-variants of each figure to the directory PICTURES.
+Writes between markers in ROOT/README.md and ROOT/docs/index.md, and two variants of each figure to
+ROOT/docs/pictures. The links to the public address, if CITATION.cff has one, are written there and in the
+notebook, too.
 """
 
-import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from plots import address
 from plots.figures import waterfall
 from plots.figures.all import FIGURES, draw_figure
 from plots.figures.records import DENSE, HEADLINE, SHORT_NAMES, Results, load, name_of
@@ -57,26 +58,29 @@ def listed(words: Iterable[object]) -> str:
 
 # --- The table -----------------------------------------------------------------------------------
 
-def table(results: Results) -> str:
-    """The results table in Markdown, with a line on the origin of its numbers."""
+def table(results: Results, brief: bool = False) -> str:
+    """The results table in Markdown, with a line on the origin of its numbers; a brief one for docs/index.md."""
+    shorts = SHORTS[-1:] if brief else SHORTS
     in_e4m3 = results.steps(**HEADLINE | {"dtype": "e4m3"}, mask="full")
     records = {record["step"]: record for record in results.headline("full") + in_e4m3}
-    lines = ["| step | idea | TFLOP/s | " + " | ".join(f"× {SHORT_NAMES[short]}" for short in SHORTS)
-             + " |", f"|---|---|---|{'---|' * len(SHORTS)}"]
+    lines = ["| step | idea | TFLOP/s | " + " | ".join(f"× {SHORT_NAMES[short]}" for short in shorts)
+             + " |", f"|---|---|---:|{'---:|' * len(shorts)}"]
     for step in step_names():
         source, record = source_of(step), records.get(step)
-        numbers = ["–"] * (1 + len(SHORTS))
+        numbers = ["–"] * (1 + len(shorts))
         if record:
-            numbers = [f"{record['tflops']:.1f}", *(over(record, short) for short in SHORTS)]
-        lines.append(f"| [{step.removeprefix('step')}](docs/{step}.md) [{source.title}]"
-                     f"({STEPS.name}/{source.path.name}) | {source.idea} | {' | '.join(numbers)} |")
+            numbers = [f"{record['tflops']:.1f}", *(over(record, short) for short in shorts)]
+        number = step.removeprefix("step")
+        what = (f"[{number}]({step}.md) | {source.title}" if brief else
+                f"[{number}](docs/{step}.md) [{source.title}]({STEPS.name}/{source.path.name}) | {source.idea}")
+        lines.append(f"| {what} | {' | '.join(numbers)} |")
     first = next(iter(records.values()))
     shape = ", ".join(f"{letter}={HEADLINE[name]}" for letter, name in
                       (("B", "batch"), ("H", "heads"), ("N", "seqlen"), ("D", "head_dim")))
     lines += ["", f"Forward pass, {HEADLINE['dtype']}, no mask, {shape} (batch entries, heads, "
               f"queries and keys, numbers per row), on one {first['device']} (CUDA "
               f"{first['cuda_runtime']}, {first['date'][:10]}, commit {first['commit']}); × is the "
-              "speedup over FlashAttention-2 and cuDNN as PyTorch has them, and over "
+              f"speedup over {'' if brief else 'FlashAttention-2 and cuDNN as PyTorch has them, and over '}"
               "FlashAttention-3: medians of interleaved runs. The pages of steps without a number "
               "have those of other head dimensions."]
     if in_e4m3:
@@ -86,35 +90,45 @@ def table(results: Results) -> str:
 
 # --- The pictures --------------------------------------------------------------------------------
 
-def markup(readme: Path, pictures: Path, found: dict) -> str:
+def markup(found: dict) -> str:
     """The waterfall in HTML, in the page's light or dark theme, with its numbers as alt text."""
-    light, dark = (Path(os.path.relpath(pictures / f"{waterfall.NAME}_{theme.name}.svg",
-                                        readme.parent)) for theme in THEMES)
+    light, dark = (f"docs/pictures/{waterfall.NAME}_{theme.name}.svg" for theme in THEMES)
     told = [f"{step['step'].removeprefix('step')} {waterfall.speed_label(before, speed)}"
             for panel in found["panels"][:1] for step, (before, speed)
             in zip(panel["steps"], waterfall.changes(panel["steps"]), strict=True)]
     alt = " ".join(f"From step to step, TFLOP/s and speedup: {', '.join(told)}".split())
     masks = [step.removeprefix("step") for step in step_names() if source_of(step).block_masks]
     return ("<picture>\n"
-            f'  <source media="(prefers-color-scheme: dark)" srcset="{dark.as_posix()}">\n'
-            f'  <img src="{light.as_posix()}" width="800" alt="{alt}">\n'
+            f'  <source media="(prefers-color-scheme: dark)" srcset="{dark}">\n'
+            f'  <img src="{light}" width="800" alt="{alt}">\n'
             "</picture>\n\n"
             "Each bar begins at the speed of the step that this one builds on. Steps that add masks, "
             f"not speed, are not shown: {', '.join(masks)}.")
 
 
+def write_pages(root: Path, results: Results, found: dict) -> None:
+    repository = address.repository(root)
+    sections = {
+        "README.md": {"claim": claim(results), "results": table(results), "ladder": markup(found)},
+        "docs/index.md": {"claim": claim(results), "results": table(results, brief=True)}}
+    for name, written in sections.items():
+        text = (root / name).read_text(encoding="utf-8")
+        for section, content in written.items():
+            text = with_section(text, section, "`make readme` from plots/results", content)
+        links = address.links(repository, badges=name == "README.md")
+        text = with_section(text, "address", "`make readme` from CITATION.cff", links)
+        (root / name).write_text(text, encoding="utf-8")
+    notebook = root / "docs/classroom.ipynb"
+    notebook.write_text(address.in_notebook(notebook.read_text(encoding="utf-8"), repository), encoding="utf-8")
+
+
 def main() -> int:
-    readme, directory, pictures = map(Path, sys.argv[1:])
-    results = load(directory)
+    root, results = Path(sys.argv[1]), load(Path(sys.argv[2]))
     figures = {name: found for name, figure in FIGURES.items()
                if (found := figure.data(results)) is not None}
-    text = readme.read_text(encoding="utf-8")
-    for name, section in (("claim", claim(results)), ("results", table(results)),
-                          ("ladder", markup(readme, pictures, figures[waterfall.NAME]))):
-        text = with_section(text, name, "`make readme` from plots/results", section)
     for name, found in figures.items():
-        draw_figure(name, found, pictures, ("svg",))
-    readme.write_text(text, encoding="utf-8")
+        draw_figure(name, found, root / "docs/pictures", ("svg",))
+    write_pages(root, results, figures[waterfall.NAME])
     return 0
 
 

@@ -78,8 +78,8 @@ def draw_panel(axes: Axes, panel: dict, theme: Theme) -> None:
     axes.set_title(f"D = {panel['head_dim']}, N = {panel['seqlen']}", fontweight="bold")
     axes.plot([0, 1], [1, 0], color=theme.muted, linewidth=1, linestyle=(0, (2, 2)))
     axes.axhline(1, color=theme.text, linewidth=1.3)
-    axes.annotate(f"break-even: full mask, {panel['full_ms']:.3g} ms", (1, 1), (-3, -4),
-                  textcoords="offset points", fontsize=style.SMALL, va="top", ha="right")
+    axes.annotate(f"break-even: full mask, {panel['full_ms']:.3g} ms", (1, 1), (-3, 3),
+                  textcoords="offset points", fontsize=style.SMALL, va="bottom", ha="right")
     blocks = sorted(point for mask, point in panel["masks"].items()
                     if mask.startswith(RANDOM_BLOCKS))
     axes.plot(*zip(*blocks, strict=True), color=colour, marker="o", markersize=3.5)

@@ -13,6 +13,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from tests.lib.steps import step_names
+
 matplotlib.use("Agg")
 
 WIDTH = 8.0  # inches, at 100 pixels per inch
@@ -28,13 +30,15 @@ REPRODUCIBLE = {"svg.fonttype": "none", "svg.hashsalt": "plots"}
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours on a light or dark page: `steps` for the steps in turn, `baseline` for all baselines."""
+    """Colours on a light or dark page: `steps` for the steps in turn, `behind` for those of other
+    chapters, `baseline` for all baselines."""
 
     name: str
     text: str
     muted: str
     grid: str
     steps: tuple[str, ...]
+    behind: str
     baseline: str
     gain: str
     loss: str
@@ -42,25 +46,31 @@ class Theme:
 
 THEMES = (
     Theme("light", text="#1f2328", muted="#59636e", grid="#d9dee3",
-          steps=("#492163", "#c2410c", "#0a6ebd", "#711414", "#7c2fee", "#a65978", "#3c061d",
-                 "#4d7c0f"),
+          steps=("#dd1111", "#000099", "#007700", "#bb44aa", "#332200", "#5566ee", "#881133",
+                 "#6600bb", "#440055", "#0000ff"), behind="#c4cad0",
           baseline="#59636e", gain="#0a6ebd", loss="#b3400a"),
     Theme("dark", text="#e6edf3", muted="#9aa4ae", grid="#2b323a",
-          steps=("#dbbdbd", "#ff9a5c", "#58b4ff", "#c1ec13", "#f04c6d", "#bd7cb0", "#8b79ff",
-                 "#2dd4bf"),
+          steps=("#ff6677", "#6688ff", "#00aa00", "#ff11ee", "#ccbb00", "#ccddff", "#ff99ff",
+                 "#00ddaa", "#ccff99", "#00ff00"), behind="#4a525a",
           baseline="#9aa4ae", gain="#58b4ff", loss="#ff9a5c"),
 )
-MARKERS = "osD^vPX"  # one less than there are colours, so that pairs of both repeat late
+MARKERS = "osD^vPXp<*>"  # one more than there are colours, so that pairs of both repeat late
 BASELINE_DASHES = ((4, 1.5), (1, 1.2), (4, 1.5, 1, 1.5), (7, 2), (2, 2))
 
 
-def step_colour(theme: Theme, index: int) -> str:
-    return theme.steps[index % len(theme.steps)]
+def look_of(theme: Theme, step: str) -> dict[str, str]:
+    """Colour and marker of a step, which are the same in every figure. No other of the first 110 steps
+    has both, and none of the next nine has one of them."""
+    index = step_names().index(step)
+    return {"color": theme.steps[index % len(theme.steps)], "marker": MARKERS[index % len(MARKERS)]}
 
 
-def step_marker(index: int) -> str:
-    """The marker; no other of the first 56 steps has the same one in the same colour."""
-    return MARKERS[index % len(MARKERS)]
+def steps_text(steps: list[str]) -> str:
+    """The first and the last, as in a title."""
+    first, last = steps[0].removeprefix("step"), steps[-1].removeprefix("step")
+    if first == last:
+        return f"step {first}"
+    return f"steps {first} {'and' if len(steps) == 2 else 'to'} {last}"
 
 
 def settings(theme: Theme) -> dict[str, object]:

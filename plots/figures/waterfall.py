@@ -58,16 +58,19 @@ def speed_label(before: float | None, speed: float) -> str:
     return f"{speed:.3g}\N{EM SPACE}×{speed / before:.2f}{slower}"
 
 
-def draw_bar(axes: Axes, at: int, before: float | None, speed: float, theme: Theme) -> None:
-    """Draws a bar from the speed before, or from the edge, to that of this step."""
+def draw_bar(axes: Axes, at: int, before: float | None, speed: float, lines: list[float],
+             theme: Theme) -> None:
+    """Draws a bar from the speed before, or from the edge, to that of this step. A label on the left is
+    also left of the lines that cross the row."""
     start = axes.get_xlim()[0] if before is None else before
     colour = theme.muted if before is None else theme.gain if speed >= before else theme.loss
     axes.barh(at, speed - start, left=start, height=BAR, color=colour, edgecolor=colour,
               linewidth=LEAST_BAR / 2, zorder=2)
     is_loss = before is not None and speed < before
     room = (LABEL + SLOWER * is_loss) * axes.figure.dpi / 100
-    left = axes.transData.transform((min(start, speed), at))[0] - axes.bbox.x0 > room
-    axes.annotate(speed_label(before, speed), ((min if left else max)(start, speed), at),
+    first = min(start, speed, *lines)
+    left = axes.transData.transform((first, at))[0] - axes.bbox.x0 > room
+    axes.annotate(speed_label(before, speed), (first if left else max(start, speed), at),
                   (-5 if left else 5, 0), textcoords="offset points", fontsize=style.SMALL,
                   ha="right" if left else "left", va="center",
                   color=theme.loss if is_loss else theme.text,
@@ -87,7 +90,9 @@ def draw_panel(axes: Axes, panel: dict, limits: tuple[float, float], theme: Them
         if before is not None:
             axes.plot([before, before], [rows[steps[at]["after"]] + BAR / 2, at - BAR / 2],
                       color=theme.muted, linewidth=1, zorder=1)
-        draw_bar(axes, at, before, speed, theme)
+        lines = [other for below, (other, _) in enumerate(changes(steps)) if other is not None
+                 and rows[steps[below]["after"]] < at < below]
+        draw_bar(axes, at, before, speed, lines, theme)
     if panel["ceiling"]:
         axes.axvline(panel["ceiling"], color=theme.muted, linewidth=1.2, dashes=(4, 3))
         axes.annotate(f"mma.sync alone: {panel['ceiling']:.0f}", (panel["ceiling"], -0.75),

@@ -7,7 +7,7 @@ EXERCISES := $(sort $(foreach file,$(wildcard steps/exercises/ex*.md steps/exerc
 ## make ex07              write the starting file steps/exercises/ex07.cu once; then build and check it
 ## make broken07          the same for a kernel with a fault
 ## make hint EX=07        the next hint to ex07; make hint N=07 to broken07
-## make grade             check all exercises that were started; writes build/grade.json
+## make grade             check all exercises that were started, or ONLY="ex01 ex02"; writes build/grade.json
 .PHONY: exercises grade hint $(EXERCISES)
 
 CLASSROOM = BACKEND=$(BACKEND) BUILD=$(BUILD) MAKE="$(MAKE)" $(PYTHON) steps/exercises/classroom.py
@@ -23,7 +23,7 @@ $(EXERCISES):
 
 grade:
 	$(needs_python)
-	@$(CLASSROOM) grade
+	@$(CLASSROOM) grade $(ONLY)
 
 hint:
 	$(needs_python)

@@ -1,4 +1,5 @@
-"""The commands in the README and in the pages, in blocks of the language sh, run as they are."""
+"""The commands in the README and in the pages, in blocks of the language sh, run as they are. They print
+what a block of the language output shows right after them."""
 
 import os
 import re
@@ -12,7 +13,7 @@ from tests.lib.programs import REPOSITORY as ROOT, built_commit
 
 LONGEST_S = 60  # of a block
 EXERCISE = re.compile(r"^(make (?:ex|broken)\d\d)\b.*", re.MULTILINE)
-BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```sh\n(.*?)^```(?:\n+```output\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
 PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
          if BLOCK.search(path.read_text())]
 
@@ -39,3 +40,5 @@ def test_commands_run(page: Path, tmp_path: Path) -> None:
         line = text[:match.start()].count("\n") + 2
         assert done.returncode == 0, (f"{page.name}:{line}\n{done.stdout[-1500:]}\n"
                                       f"{done.stderr[-1500:]}")
+        printed = done.stdout.replace(f"{ROOT}/", "").splitlines()  # built there, so outside of this copy
+        assert set((match[2] or "").splitlines()) - {"...", *printed} == set(), f"{page.name}:{line}: not printed"

@@ -14,7 +14,7 @@ from plots.tools import layouts
 from tests.docs.conftest import EXPLORERS, SITE
 from tests.lib.programs import REPOSITORY, Program, read_records
 
-MOST_CODE_BYTES = 40_000
+MOST_CODE_BYTES = 48_000
 exhaustive = pytest.mark.exhaustive
 HALVES = {"lo": "lower half", "hi": "upper half"}
 
@@ -33,6 +33,23 @@ def press(page: Page, *keys: str) -> str:
 def hover(page: Page, svg: str, index: int) -> str:
     page.hover(f"#{svg} [data-index='{index}']")
     return page.inner_text("#answer")
+
+
+def test_header_leads_to_the_site_and_to_the_others(page: Page) -> None:
+    open_page(page, f"{EXPLORERS[0]}.html")
+    for name in EXPLORERS[1:]:
+        page.get_by_role("navigation").get_by_role("link", name=name).click()
+        page.wait_for_url(f"**/{name}.html*")
+    page.get_by_role("link", name="Attention, step by step").click()
+    page.wait_for_url("**/site/index.html")
+
+
+def test_switch_of_the_site_holds_for_explorers(page: Page) -> None:
+    page.goto((SITE / "index.html").as_uri())
+    for theme, colour in (("light", "rgb(255, 255, 255)"), ("dark", "rgb(19, 20, 22)")):
+        page.evaluate("theme => localStorage.setItem('theme', theme)", theme)
+        open_page(page, f"{EXPLORERS[0]}.html")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == colour
 
 
 @pytest.mark.parametrize("name", EXPLORERS)
@@ -163,7 +180,8 @@ def test_fragments_by_mouse_and_by_keyboard(page: Page) -> None:
         "M2[3][5] is in lane 21, register r2, upper half. "
         "Lane 19 passes the address of row 3 of M2.")
     open_page(page, "fragments.html")
-    press(page, "Tab", "ArrowDown")  # the select, then the matrix, then the lanes
+    page.focus("#instruction")  # then the matrix, then the lanes
+    press(page, "ArrowDown")
     assert page.url.endswith("#mma.b")
     assert press(page, "Tab", "ArrowDown", "ArrowRight").startswith("B[4][7] is in lane 30, ")
     assert press(page, "Tab", "ArrowRight", "ArrowUp").startswith("B[3][7] is in lane 29, ")
@@ -253,7 +271,8 @@ def test_banks_by_mouse_and_by_keyboard(page: Page) -> None:
             f"Lane {lane}: row {lane}, columns 0 to 7 of K, at byte {144 * lane} of the tile "
             f"(byte {offset} of shared memory), banks {bank} to {bank + 3}, wavefront 1 of 4.")
     open_page(page, "banks.html")
-    press(page, "Tab", "ArrowDown", "Tab", "Tab", "ArrowDown", "Tab", "ArrowDown", "ArrowDown")
+    page.focus("#step")
+    press(page, "ArrowDown", "Tab", "Tab", "ArrowDown", "Tab", "ArrowDown", "ArrowDown")
     assert page.url.endswith("#04,64,q_ldmatrix,padded")
     assert press(page, "Tab", "ArrowRight", "ArrowDown").startswith("Lane 9: row 9, ")
     assert press(page, "End").startswith("Lane 31: row 15, columns 8 to 15 of Q")

@@ -147,7 +147,7 @@ def links_of(path: Path) -> Links:
         anchors |= {values[name] for name in ("id", "name") if values.get(name)}
         if tag in ("a", "link") and values.get("href"):
             targets.append(values["href"])
-        if tag in ("img", "script") and values.get("src"):
+        if tag in ("img", "script", "iframe") and values.get("src"):
             targets.append(values["src"])
         if tag == "img":
             pictures.append((values.get("src"), values.get("alt")))
@@ -210,6 +210,14 @@ def wrong_in(page: Page, width: int) -> list[str]:
         page.emulate_media(color_scheme=scheme)
         wrong += [f"low contrast: {text}" for text in page.evaluate(LOW_CONTRAST)]
     return wrong + page.evaluate(NOT_LOADED)
+
+
+def test_the_first_page_has_a_live_timeline(page: Page) -> None:
+    page.goto((SITE / "index.html").as_uri())
+    frame = page.frame_locator("iframe")
+    frame.locator("#forward").click()
+    assert frame.locator("#event").inner_text().startswith("2 of ")
+    assert not frame.locator("h1").is_visible()
 
 
 @pytest.mark.parametrize("part", range(4))

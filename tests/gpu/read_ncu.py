@@ -67,7 +67,8 @@ def count_source(rows: list[dict]) -> Counter:
                                     "empty_copies"], 0))
     for row in rows:
         words = row["Source"].split()
-        opcode = words[words[0].startswith("@")].split(".")[0]
+        opcode, *operands = words[words[0].startswith("@"):]
+        opcode = opcode.split(".")[0]
         executed = int(row["Instructions Executed"])
         if words[0] == "@!PT":
             counts["empty_shared_loads"] += executed if opcode == "LDS" else 0
@@ -79,7 +80,7 @@ def count_source(rows: list[dict]) -> Counter:
                 continue
         if opcode in MEMORY:
             counts[MEMORY[opcode]] += executed
-        if opcode in OPCODES and not (opcode == "BAR" and words[-1] != "0x0"):  # named barriers
+        if opcode in OPCODES and not (opcode == "BAR" and operands[0].rstrip(",") != "0x0"):  # named
             counts[OPCODES[opcode]] += executed
         if opcode in SECTORS:
             counts[SECTORS[opcode]] += int(row["L2 Theoretical Sectors Global"])

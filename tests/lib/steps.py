@@ -27,6 +27,7 @@ class Source:
     idea: str = ""
     after: str = ""  # the step that it builds on
     block_masks: bool = False  # it takes them
+    opens_chapter: bool = False  # as its header says
 
 
 def source_of(step: str) -> Source:
@@ -40,7 +41,17 @@ def source_of(step: str) -> Source:
         found = re.search(rf'\n    \.{name} =\s*((?:"[^"]*"\s*)+)', text)
         return "".join(re.findall(r'"([^"]*)"', found[1])) if found else ""
     return Source(path, literal("title"), literal("idea"), literal("after"),
-                  "\n    .block_masks =" in text)
+                  "\n    .block_masks =" in text, "opens a chapter" in text)
+
+
+def chapters() -> list[list[str]]:
+    """The steps by chapters; one of a single step is joined with the next."""
+    found: list[list[str]] = []
+    for step in step_names():
+        if source_of(step).opens_chapter and (not found or len(found[-1]) > 1):
+            found.append([])
+        found[-1].append(step)
+    return found
 
 
 def settings(step: str, section: str) -> dict:

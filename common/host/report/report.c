@@ -258,7 +258,9 @@ void report_info(const RunRecord *run, FILE *out) {
           "           layouts bhnd and bnhd\n",
           step.head_dims != NULL ? step.head_dims : "any D up to 256",
           step.fp8 ? "e4m3" : "fp16 and bf16",
-          step.block_masks == NULL ? "masks full and causal" : "any mask");
+          step.block_masks == NULL        ? "masks full and causal"
+          : step.block_masks->takes_spans ? "masks of one span of keys for each query"
+                                          : "any mask");
   print_problem(run, out);
   print_device(run->device, out);
   fprintf(out, "tiles      %d rows of Q, %d rows of K and V\n", d->block_m, d->block_n);

@@ -275,12 +275,13 @@ def test_every_short_option_is_its_long_one(any_step: Program, tmp_path: Path) -
 
 
 def test_version(any_step: Program) -> None:
-    """CHANGELOG.md begins with it, and CITATION.cff names it."""
+    """CHANGELOG.md begins with it and its date, and CITATION.cff names them."""
     done = any_step.run("--version")
     found = re.fullmatch(rf"{any_step.name} (\d+\.\d+\.\d+), commit \S+\n", done.stdout)
     assert done.returncode == RIGHT and found
-    assert re.search("^## (.*)$", (REPOSITORY / "CHANGELOG.md").read_text(), re.MULTILINE)[1] == found[1]
-    assert f"\nversion: {found[1]}\n" in (REPOSITORY / "CITATION.cff").read_text()
+    version, date = re.search("^## (.*), (.*)$", (REPOSITORY / "CHANGELOG.md").read_text(), re.MULTILINE).groups()
+    assert version == found[1]
+    assert f"\nversion: {version}\ndate-released: {date}\n" in (REPOSITORY / "CITATION.cff").read_text()
 
 
 @pytest.mark.cpu_only("SIMT_MEMORY stands for a smaller GPU")

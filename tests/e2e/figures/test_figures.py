@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -18,11 +19,12 @@ from plots.figures.records import Results, load
 from plots.figures.waterfall import speed_label
 from tests.lib.kinds import MASK_STEPS, MMA_STEPS
 from tests.lib.programs import REPOSITORY, read_records
-from tests.lib.steps import source_of
+from tests.lib.steps import chapters, source_of, step_names
 
 H200 = REPOSITORY / "plots" / "results" / "h200"
 GIVEN = ("committed", "alone")
 LAST = MASK_STEPS[0]
+TFLOPS, ROOFLINE = ([name for name in FIGURES if name.startswith(kind)] for kind in ("tflops", "roofline"))
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +67,7 @@ def test_waterfall_has_the_speeds_of_the_steps(given: dict) -> None:
 
 
 def test_tflops_has_every_step_and_baseline(given: dict) -> None:
-    for panel in FIGURES["tflops"].data(given["committed"])["panels"]:
+    for panel in FIGURES[TFLOPS[0]].data(given["committed"])["panels"]:
         points = {tuple(point) for curve in panel["curves"] for point in curve["points"]}
         records = [record for seqlen in {seqlen for seqlen, _ in points} for record in records_of(
             seqlen=seqlen, head_dim=panel["head_dim"], mask=panel["mask"], dtype="fp16")]
@@ -76,7 +78,7 @@ def test_tflops_has_every_step_and_baseline(given: dict) -> None:
 
 
 def test_roofline_has_every_step_at_its_intensity(given: dict) -> None:
-    data = FIGURES["roofline"].data(given["committed"])
+    data = FIGURES[ROOFLINE[0]].data(given["committed"])
     step = next(name for name in reversed(MMA_STEPS) if records_of(step=name))
     for point in data["steps"][step.removeprefix("step")]:
         # 4 N N D operations; Q, K, V and O of 2 N D bytes each and LSE of 4 N.
@@ -167,8 +169,8 @@ def overlap(one: np.ndarray, other: np.ndarray) -> bool:
 @pytest.mark.parametrize("name", FIGURES)
 def test_labels_are_on_the_canvas_and_apart(given: dict, which: str, name: str) -> None:
     data, theme = FIGURES[name].data(given[which]), style.THEMES[0]
-    if data is None:
-        assert (which, name) == ("alone", "waterfall")
+    if data is None:  # nothing of this chapter, and nothing without a mask, was measured
+        assert which == "alone" and name != "sparsity"
         return
     with rc_context(style.settings(theme)):
         figure = FIGURES[name].draw(data, theme)
@@ -182,16 +184,31 @@ def test_labels_are_on_the_canvas_and_apart(given: dict, which: str, name: str) 
             (corners >= 0).all() and (corners <= figure.bbox.size).all())] == []
         assert [(a, b) for (a, one), (b, other) in itertools.combinations(boxes, 2)
                 if overlap(one, other)] == []
+        assert [text for text, corners in boxes for axes in figure.axes if is_struck(corners, axes)] == []
+
+
+def is_struck(corners: np.ndarray, axes: Axes) -> bool:
+    """Whether a part of a curve is in the box. Beside the axes no curve is drawn."""
+    if not overlap(corners, axes.bbox.corners()):
+        return False
+    curves = [line.get_transform().transform(line.get_xydata()) for line in axes.lines]
+    return any(overlap(corners, np.array([a, b, a])) for curve in curves for a, b in itertools.pairwise(curve))
 
 
 @pytest.mark.parametrize("theme", style.THEMES, ids=lambda theme: theme.name)
 def test_no_two_steps_look_the_same(given: dict, theme: style.Theme) -> None:
-    data = FIGURES["tflops"].data(given["committed"])
-    with rc_context(style.settings(theme)):
-        axes = FIGURES["tflops"].draw(data, theme).axes[0]
-    drawn = list(zip(data["panels"][0]["curves"], axes.lines, strict=True))
-    looks = [(line.get_color(), line.get_marker()) for curve, line in drawn if not curve["baseline"]]
-    assert len(looks) == len(set(looks)) > 8
+    """No two have colour and marker in common, none of a chapter have one of them, and only the steps
+    of its chapter have a colour in a figure."""
+    looks = {step: style.look_of(theme, step) for step in step_names()}
+    assert len({tuple(look.values()) for look in looks.values()}) == len(looks)
+    for name, chapter in zip(TFLOPS, chapters(), strict=True):
+        for kind in ("color", "marker"):
+            assert len({looks[step][kind] for step in chapter}) == len(chapter)
+        with rc_context(style.settings(theme)):
+            figure = FIGURES[name].draw(FIGURES[name].data(given["committed"]), theme)
+        colours = {line.get_color() for axes in figure.axes for line in axes.lines}
+        measured = {looks[step]["color"] for step in chapter if records_of(step=step, dtype="fp16")}
+        assert colours == measured | {theme.behind, theme.baseline}
 
 
 def test_labels_are_spread_without_overlap() -> None:

@@ -1,5 +1,7 @@
 """The README's results table and the pictures of the docs equal the records."""
 
+import re
+import runpy
 import shutil
 import sys
 from pathlib import Path
@@ -7,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from plots.figures import pages, readme
+from plots.figures import pages, readme, waterfall
 from plots.figures.all import FIGURES
 from plots.figures.records import Results, load
 from plots.sections import with_section
@@ -18,6 +20,7 @@ from tests.lib.steps import step_names
 README = REPOSITORY / "README.md"
 H200 = REPOSITORY / "plots" / "results" / "h200"
 PICTURES = REPOSITORY / "docs" / "pictures"
+WRITTEN = ("CITATION.cff", "README.md", "docs/index.md", "docs/classroom.ipynb")
 MEASURED = [name for name in MMA_STEPS
             if any(record.get("step") == name for record in load(H200).records)]
 
@@ -31,14 +34,39 @@ def data_of(picture: Path) -> str | None:
 def test_readme_and_pictures_equal_the_records(monkeypatch: pytest.MonkeyPatch,
                                                tmp_path: Path) -> None:
     """Written again, they are the same."""
-    path, pictures = Path(shutil.copy(README, tmp_path)), tmp_path / "docs" / "pictures"
-    monkeypatch.setattr(sys, "argv", ["readme", str(path), str(H200), str(pictures)])
+    pictures = tmp_path / "docs" / "pictures"
+    pictures.mkdir(parents=True)
+    for name in WRITTEN:
+        shutil.copy(REPOSITORY / name, tmp_path / name)
+    monkeypatch.setattr(sys, "argv", ["readme", str(tmp_path), str(H200)])
     assert readme.main() == 0
-    assert path.read_text() == README.read_text(), "README.md is out of date: make readme"
+    for name in WRITTEN:
+        assert (tmp_path / name).read_text() == (REPOSITORY / name).read_text(), f"{name} is out of date: make readme"
     assert len(list(pictures.iterdir())) == 2 * len(FIGURES)
     for picture in pictures.iterdir():
         data = data_of(picture)
         assert data and data == data_of(PICTURES / picture.name), "out of date: make readme"
+
+
+@pytest.mark.parametrize("address", ["", "https://github.com/example/attention"])
+def test_all_public_addresses_follow_from_one(address: str, tmp_path: Path) -> None:
+    """Without it there is no badge, and no link that leads nowhere."""
+    (tmp_path / "docs").mkdir()
+    for name in (*WRITTEN, "docs/conf.py", "docs/steps.md"):
+        shutil.copy(REPOSITORY / name, tmp_path / name)
+    citation = re.sub("^repository-code.*", "", (REPOSITORY / WRITTEN[0]).read_text(), flags=re.MULTILINE)
+    (tmp_path / WRITTEN[0]).write_text(citation + f"repository-code: {address}\n" * bool(address))
+    results = load(H200)
+    readme.write_pages(tmp_path, results, FIGURES[waterfall.NAME].data(results))
+    for name in WRITTEN[1:]:
+        text = (tmp_path / name).read_text()
+        assert re.findall(r"https://github\.com/\w+/\w+", text)[:1] == ([address] if address else []), name
+        assert ("https://colab" in text) == (bool(address) and name.endswith(".md"))
+    site = runpy.run_path(str(tmp_path / "docs/conf.py"))
+    assert site["html_baseurl"] == ("https://example.github.io/attention/" if address else "")
+    context = {"title": ""}
+    site["describe"](None, "steps", "page.html", context, None)
+    assert context.get("theme_source_edit_link", "") == (f"{address}/edit/main/docs/steps.md" if address else "")
 
 
 def test_the_table_has_the_measured_numbers() -> None:
@@ -101,6 +129,7 @@ def test_a_missing_marker_is_named() -> None:
 def test_the_page_of_options_is_what_the_programs_print() -> None:
     page = (REPOSITORY / "docs/options.md").read_text()
     assert pages.options(STEP_DIR) in page, "docs/options.md is out of date: make pages"
+    assert pages.taken(STEP_DIR) in (REPOSITORY / "docs/specification.md").read_text(), "make pages"
     for step in step_names():
         for line in Program(step).run("--help").stdout.splitlines()[1:]:
             assert f"{line}\n" in page, step

@@ -21,15 +21,15 @@ NEED_A_GPU = ("bench", "bench QUICK=1", "builds OLD=build", "ceilings", "variant
 # What the recipes call with Python. Other tests call the same tools.
 TOOLS = {
     "lab": ("plots.tools.lab",),
+    "notebook": ("tests.docs.notebook",),
     "pages": ("plots.figures.pages",),
     "pictures": ("plots.figures.pictures",),
     "plots": ("plots.figures.all",),
     "readme": ("plots.figures.readme",),
     "real-input": tuple(f"plots.tools.real_input.{name}" for name in ("measure", "e4m3", "tables")),
-    "slides": ("plots.figures.slides",),
 }
 # Targets that are parts of those that .ci/run makes.
-PARTS = {"test", "test-unit", "test-e2e", "libraries", "simt", "lab-counts", "docs", "explorers"}
+PARTS = {"test", "test-unit", "test-e2e", "libraries", "simt", "lab-counts", "docs", "explorers", "slides"}
 # Test files that make the others.
 ELSEWHERE = {
     "all": "make/test_make.py", "clean": "exercises/test_exercises.py", "exercises": "exercises/test_exercises.py",
