@@ -1,7 +1,7 @@
 """The documentation site: Sphinx reads the pages as a code host shows them.
 
 docs.mk copies the pages into one folder. What only the site has is done here:
-the order of the pages, the code in place of `[FILE, region NAME](PATH)`, pages of the sources and of the
+the order of the pages, the code in place of `[FILE, region NAME](PATH#LINES)`, pages of the sources and of the
 headers, and the terms of the glossary in the index that the search looks at first.
 """
 
@@ -16,9 +16,11 @@ from pygments.lexers.c_like import CudaLexer
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.domains.cpp import CPPDomain
+from sphinx.domains.math import MathDomain
 from sphinx.util import logging
 
 from plots import address
+from plots.sections import lines_of
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -47,9 +49,10 @@ root_doc = "index"
 myst_heading_anchors = 4
 myst_fence_as_directive = ["math"]
 html_theme = "furo"
-html_static_path = ["site.css", "pictures.js"]
+templates_path = ["templates"]
+html_static_path = ["site.css", "site.js", "pictures.js"]
 html_css_files = ["site.css"]
-html_js_files = ["pictures.js"]
+html_js_files = ["site.js", "pictures.js"]
 html_favicon = "favicon.svg"
 html_copy_source = html_show_sourcelink = html_show_sphinx = html_show_copyright = False
 html_use_index = False
@@ -60,7 +63,7 @@ copybutton_exclude = ".linenos, .gp, .go"
 copybutton_prompt_text = "$ "
 mathjax_path = "../mathjax/MathJax.js"
 mathjax2_config = {"messageStyle": "none", "jax": ["input/TeX", "output/SVG"],
-                   "extensions": ["tex2jax.js", "TeX/AMSmath.js"],
+                   "extensions": ["tex2jax.js", "TeX/AMSmath.js", "AssistiveMML.js"],
                    "tex2jax": {"processClass": "math", "ignoreClass": "page"}}
 breathe_projects = {"headers": str(ROOT / "build/docs/xml")}
 breathe_default_project = "headers"
@@ -81,6 +84,13 @@ class Headers(CPPDomain):
 
     def get_objects(self):
         return (entry for entry in super().get_objects() if not entry[2].endswith("Param"))
+
+
+class Formulas(MathDomain):
+    """MathJax is for the pages that have formulas themselves, not for those that list such pages."""
+
+    def has_equations(self, docname: str | None = None) -> bool:
+        return self.data["has_equations"].get(docname, False)
 
 
 def listed(name: str) -> list[str]:
@@ -147,18 +157,17 @@ def read_page(app: Sphinx, name: str, content: list[str]) -> None:
 
 def region(file: Path, name: str, location: nodes.Node) -> list[nodes.Node]:
     """The code between the two lines `// [name]`, below a line that says where it is."""
-    lines = file.read_text().split("\n")
-    marks = [i for i, line in enumerate(lines) if line.strip() == f"// [{name}]"]
-    if len(marks) != 2:
+    lines = lines_of(file, name)
+    if not lines:
         logging.getLogger(__name__).warning("%s has no region %s", file.name, name, location=location)
         return []
-    first, last = marks[0] + 1, marks[1]
     # The marks of other regions become empty lines, so that the numbers stay right.
-    code = dedent("\n".join(re.sub(r"^ *// \[\w+\]$", "", line) for line in lines[first:last]))
+    code = dedent("\n".join(re.sub(r"^ *// \[\w+\]$", "", line)
+                            for line in file.read_text().split("\n")[lines[0] - 1:lines[-1]]))
     block = nodes.literal_block(code, code, language="cuda", linenos=True,
-                                highlight_args={"linenostart": first + 1})
-    where = nodes.reference("", f"{file.relative_to(ROOT)}, line {first + 1}",
-                            refuri=f"source/{file.name}.html#line-{first + 1}", internal=True)
+                                highlight_args={"linenostart": lines[0]})
+    where = nodes.reference("", f"{file.relative_to(ROOT)}, lines {lines[0]} to {lines[-1]}",
+                            refuri=f"source/{file.name}.html#line-{lines[0]}", internal=True)
     return [nodes.paragraph("", "", where, classes=["where"]), block]
 
 
@@ -226,7 +235,8 @@ def describe(app: Sphinx, name: str, template: str, context: dict, doctree: node
 def setup(app: Sphinx) -> None:
     for name in ("cuda", "cpp"):
         app.add_lexer(name, Cuda)
-    app.add_domain(Headers, override=True)
+    for domain in (Headers, Formulas):
+        app.add_domain(domain, override=True)
     app.connect("config-inited", write_headers)
     app.connect("source-read", read_page)
     app.connect("doctree-read", resolve_links)

@@ -2,7 +2,7 @@
 
 ## make docs              the documentation site: build/docs/site/index.html
 ## make slides            the slides of the lessons again, which make docs makes: build/docs/site/slides
-## make pages             write speed, lab counts and options into the pages
+## make pages             write speed, lab counts, options and lines of the source into the pages
 ## make explorers         the interactive explorers of fragments, banks and pipelines: build/docs/explorers
 ## make notebook          run docs/classroom.ipynb on the CPU backend, and save it with its outputs
 ## make check-docs        look at the site with headless Chromium, and run the commands in the pages
@@ -40,7 +40,7 @@ slides:
 
 pages:
 	$(needs_packages)
-	@$(MAKE) BACKEND=cpu $(STEPS:%=build/cpu/%)
+	@$(MAKE) BACKEND=cpu $(STEPS:%=build/cpu/%) walk
 	$(PYTHON) -m plots.figures.pages $(RESULTS)/h200 docs build/cpu
 
 .PHONY: notebook
@@ -49,8 +49,8 @@ notebook:
 
 check-docs: docs
 	@$(MAKE) --no-print-directory $(JOBS) BACKEND=cpu $(STEPS:%=build/cpu/%)
-	@$(PYTHON) -c 'import playwright, pytest' 2>/dev/null || \
-	  { echo "check-docs: Python needs playwright and pytest. Install them: make deps"; exit 1; }
+	@$(PYTHON) -c 'import axe_playwright_python, playwright, pytest' 2>/dev/null || \
+	  { echo "check-docs: Python needs axe-playwright-python, playwright and pytest. Install them: make deps"; exit 1; }
 	$(PYTHON) -m pytest -q -n $(shell nproc) $(if $(EXHAUSTIVE),,-m "not exhaustive") tests/docs
 
 # --- The explorers ----------------------------------------------------------------------------------

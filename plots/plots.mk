@@ -8,6 +8,7 @@ $(if $(filter x0 x1,$(subst $() ,,x$(QUICK))),,$(error QUICK=$(QUICK): must be 0
 ## make builds OLD=DIR    is any step slower than in DIR, which has libstepNN.so of another commit? (GPU)
 ## make ceilings          measure what this GPU can do at best, for the reports to compare with
 ## make variants          what each idea of a step gives: measures the variants of steps in steps/variants (GPU)
+## make walk              the stages of one kernel that docs/profiling.md leads through
 ## make profile           count one pass of STEP=03 with Nsight Compute (GPU); PROBLEM="-n 1024 -d 64": another problem
 ## make sass              the machine code of STEP=03, and what it is made of (nvcc, no GPU)
 ## make ptx               the PTX of STEP=03
@@ -27,6 +28,8 @@ needs_packages = @$(PYTHON) -c 'import numpy, matplotlib' 2>/dev/null || \
 LIBRARIES := $(STEPS:%=$(BUILD)/lib%.so)
 VARIANTS := $(patsubst steps/variants/%.patch,%,$(wildcard steps/variants/*.patch))
 VARIANT_LIBRARIES := $(VARIANTS:%=$(BUILD)/variants/lib%.so)
+STAGES := $(patsubst steps/%.patch,$(BUILD)/%,$(wildcard steps/walk/*.patch))
+PATCHED := $(VARIANTS:%=$(BUILD)/variants/%) $(STAGES)
 
 libraries: $(LIBRARIES)
 
@@ -69,20 +72,24 @@ builds: $(TIMED_STEPS) $(TIMED_LIBRARIES)
 	$(times_need_gpu)
 	@ls $(OLD)/libstep*.so >/dev/null && $(BENCH_PYTHON) -m plots.bench.builds "$(OLD)" $(BUILD)
 
-# Other forms of steps, by patches: programs, and libraries that `make variants` measures beside the steps.
-$(BUILD)/variants/%.cu: steps/variants/%.patch steps/exercises/patches.py $(STEP_FILES)
+# Other forms of steps, by patches: programs, and libraries of the variants, which `make variants` measures
+# beside the steps.
+$(PATCHED:%=%.cu): $(BUILD)/%.cu: steps/%.patch steps/exercises/patches.py $(STEP_FILES) $(wildcard steps/walk/*)
 	@mkdir -p $(@D)
 	$(Q)$(PYTHON) steps/exercises/patches.py $< > $@
 
-$(VARIANTS:%=$(BUILD)/variants/%.o): %.o: %.cu $(REWRITER) $(BUILD)/flags
+$(PATCHED:%=%.o): %.o: %.cu $(REWRITER) $(BUILD)/flags
 	$(call compile_cu,$(ARCH))
 
-$(VARIANTS:%=$(BUILD)/variants/%): %: %.o $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
+$(PATCHED): %: %.o $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program,$(SAME_STEP))
 
 ifeq ($(BACKEND),cpu)
-$(VARIANTS:%=$(BUILD)/variants/%.o): private SIMT_FLAGS += $(CHECKING)
+$(PATCHED:%=%.o): private SIMT_FLAGS += $(CHECKING)
 endif
+
+.PHONY: walk
+walk: $(STAGES)
 
 variants: $(TIMED_STEPS) $(TIMED_LIBRARIES) $(if $(filter cuda,$(BACKEND)),$(VARIANT_LIBRARIES))
 	$(times_need_gpu)

@@ -9,7 +9,8 @@ debian=(gcc g++ libcmocka-dev clang-format cppcheck valgrind gdb binutils git py
 # Steps for arm64, and what runs them here.
 [ "$(uname -m)" != x86_64 ] || debian+=(gcc-aarch64-linux-gnu g++-aarch64-linux-gnu qemu-user)
 python=(numpy pytest pytest-xdist matplotlib playwright nbclient ipykernel ruff
-  sphinx==8.1.3 myst-parser==4.0.1 furo==2025.12.19 sphinx-copybutton==0.5.2 breathe==4.36.0 sphinx-revealjs==3.2.1 pygments==2.21.0)
+  sphinx==8.1.3 myst-parser==4.0.1 furo==2025.12.19 sphinx-copybutton==0.5.2 breathe==4.36.0 sphinx-revealjs==3.2.1 pygments==2.21.0
+  axe-playwright-python==0.1.8)
 status=0
 
 install_debian() {
@@ -40,7 +41,7 @@ deps_debian() {
 deps_python() {
   .venv/bin/python -m pip --version >/dev/null 2>&1 || { echo "deps: making .venv" && python3 -m venv .venv; }
   if .venv/bin/python -c \
-    'import breathe, furo, ipykernel, matplotlib, myst_parser, nbclient, numpy, playwright, pytest, ruff, sphinx_copybutton, sphinx_revealjs, xdist' 2>/dev/null; then
+    'import axe_playwright_python, breathe, furo, ipykernel, matplotlib, myst_parser, nbclient, numpy, playwright, pytest, ruff, sphinx_copybutton, sphinx_revealjs, xdist' 2>/dev/null; then
     echo "deps: all Python packages are installed"
   else
     echo "deps: installing Python packages in .venv: ${python[*]}"

@@ -1,12 +1,12 @@
 """Writes what is measured and counted into the pages of the steps: speed, lab, roofline; and the
 programs' options, the roofline's example, clocks, the scores of mutants, the course of exercises and wrong
-answers to them into their pages.
+answers to them into their pages; and into links to regions of the source the lines where they are.
 
 Usage: python3 -m plots.figures.pages RESULTS-OF-A-GPU DOCS PROGRAMS
 
 Reads the benchmark's records in RESULTS-OF-A-GPU and runs the steps of the CPU backend in PROGRAMS.
 Writes between the markers of DOCS/stepNN.md, options.md, roofline.md, measuring.md, mutants.md,
-exercises.md and wrong-answers.md.
+exercises.md and wrong-answers.md, and in the links of all pages of DOCS.
 """
 
 import re
@@ -16,8 +16,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from plots.figures import walk
 from plots.figures.records import Results, load
-from plots.sections import with_section
+from plots.sections import with_lines, with_section
 from plots.tools.lab import Report, human, report_of
 from tests.lib.programs import REPOSITORY, Program, read_records
 from tests.lib.steps import facts, source_of, step_names
@@ -253,7 +254,10 @@ def options(programs: Path) -> str:
 
 def main() -> int:
     results, docs, programs = load(Path(sys.argv[1])), Path(sys.argv[2]), Path(sys.argv[3])
+    for page in docs.rglob("*.md"):
+        page.write_text(with_lines(page))
     steps = step_names()
+    walk.write(docs, programs.resolve())
     with tempfile.TemporaryDirectory() as scratch:
         reports = {shape: {step: report_of(program, step, shape, Path(scratch)) for step in steps
                            if (program := Program(step, programs)).takes(head_dim)}

@@ -1,10 +1,11 @@
-"""Changed copies of steps, by patches. A patch has one of three kinds:
+"""Changed copies of steps, by patches. A patch has one of four kinds:
 
 - exercises/exNN_NAME.patch makes the file that a student starts from, of the solution;
 - exercises/brokenNN_NAME.patch puts one fault into a step;
-- variants/stepNN_NAME.patch is another form of a step, to be measured beside it.
+- variants/stepNN_NAME.patch is another form of a step, to be measured beside it;
+- walk/stepNN_I_NAME.patch makes stage I of docs/profiling.md of the stage before, the first of the step.
 
-Usage: patches.py VARIANT.patch    (prints the variant's source; `make build/cpu/variants/stepNN_NAME`)
+Usage: patches.py PATCH    (prints the source of a variant or stage; `make build/cpu/variants/stepNN_NAME`)
 """
 
 import re
@@ -33,5 +34,9 @@ def patched(text: str, patch: Path | None) -> str:
 
 
 if __name__ == "__main__":
-    variant = Path(sys.argv[1])
-    print(patched(step_source(variant.name.partition("_")[0]), variant), end="")
+    wanted = Path(sys.argv[1])
+    source = step_source(wanted.name.partition("_")[0])
+    before = sorted(wanted.parent.glob("*.patch")) if wanted.parent.name == "walk" else []
+    for patch in [*(path for path in before if path < wanted), wanted]:
+        source = patched(source, patch)
+    print(source, end="")

@@ -41,3 +41,9 @@ def page(browser: Browser) -> Iterator[Page]:
     yield page
     page.close()
     assert errors == []
+
+
+def wait_for_formulas(page: Page) -> None:
+    if page.locator("article .math").count():
+        page.wait_for_function("window.MathJax && MathJax.Hub && !MathJax.Hub.queue.pending"
+                               " && document.querySelector('.MathJax_SVG')")

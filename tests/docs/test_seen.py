@@ -4,7 +4,6 @@ import io
 import re
 from pathlib import Path
 
-import pytest
 from PIL import Image
 from playwright.sync_api import Page
 
@@ -15,6 +14,7 @@ from tests.lib.programs import REPOSITORY
 DOCS = REPOSITORY / "docs"
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 900}
 LINE = range(70, 86)  # characters
+MOST_WORDS = 4000  # outside of code
 
 # What a reader of kernels may look for, and the pages that explain it.
 SEARCHED = {
@@ -32,7 +32,13 @@ SEARCHED = {
     "exercises": "exercises", "exercise 5": "ex05_rescale", "activations": "real-input", "overflow": "floating-point",
     "JSON": "json-records", "options": "options", "lazy rescaling": "step06b",
     "cuda-gdb": "debugging", "Nsight Compute": "debugging", "latency": "gpu",
-    "bandwidth": "roofline", "padding": "swizzles"}
+    "bandwidth": "roofline", "padding": "swizzles",
+    # What a newcomer may type.
+    "warp divergence": "gpu", "shared memory bank": "swizzles", "how to install": "index", "Windows": "laptops",
+    "exercise": "classroom", "grouped-query attention": "specification", "HBM": "gpu", "ncu": "debugging",
+    "multi-head attention": "specification", "register spilling": "gpu", "race condition": "lab",
+    "memory bound": "roofline", "kernel fusion": "step02", "sliding window": "block-masks",
+    "numerical stability": "online-softmax"}
 
 
 def listed(page: str) -> list[str]:
@@ -73,6 +79,13 @@ def test_next_goes_through_all_pages(page: Page) -> None:
     page.wait_for_url("**/step03.html")
 
 
+def test_pages_before_and_after_are_linked_above_the_title(page: Page) -> None:
+    opened(page, "step04")
+    links = page.locator("article nav a")
+    assert links.all_text_contents() == ["Step 03", "Step 05"]
+    assert links.last.bounding_box()["y"] < page.locator("article h1").bounding_box()["y"]
+
+
 def test_titles_in_the_tree_are_not_clipped(page: Page) -> None:
     page.set_viewport_size(DESK)
     opened(page, "step01")
@@ -80,6 +93,12 @@ def test_titles_in_the_tree_are_not_clipped(page: Page) -> None:
         """links => links.filter(a => a.checkVisibility() && a.getBoundingClientRect().right
              > document.querySelector('.sidebar-drawer').getBoundingClientRect().right)
              .map(a => a.textContent)""") == []
+
+
+def test_the_tree_shows_the_page_that_is_open(page: Page) -> None:
+    opened(page, "contributing")
+    box = page.locator(".sidebar-tree .current-page > a").bounding_box()
+    assert 0 < box["y"] < DESK["height"] - box["height"]
 
 
 def test_a_phone_reaches_the_steps(page: Page) -> None:
@@ -104,6 +123,8 @@ def test_around_a_page(page: Page) -> None:
     assert len(page.locator("meta[name=description]").get_attribute("content")) > 20
     assert page.locator("link[rel~=icon]").count() == 1
     assert page.title() == "Step 04: prefetch - Attention, step by step"
+    assert page.evaluate("""() => [...document.querySelectorAll('article .highlight-cuda pre')]
+      .every(pre => pre.scrollWidth <= pre.clientWidth)""")
     shared = page.locator("article pre .kt", has_text="__shared__")  # a word of CUDA
     assert shared.count() == 1
 
@@ -121,8 +142,12 @@ def test_lines_have_70_to_85_characters(page: Page) -> None:
 
 def test_search_finds_the_page_that_explains(page: Page) -> None:
     wrong = {}
-    for term, name in SEARCHED.items():
-        page.goto(f"{(SITE / 'search.html').as_uri()}?q={term}")
+    opened(page, "search")
+    for term, name in SEARCHED.items():  # on one page, because the index takes long to load
+        page.evaluate("""term => {
+          document.querySelector('#search-results').replaceChildren();
+          Search.performSearch(term);
+        }""", term)
         page.wait_for_function(
             "/found|not match/.test(document.querySelector('.search-summary')?.textContent)")
         found = [link.get_attribute("href").partition(".html")[0]
@@ -130,6 +155,14 @@ def test_search_finds_the_page_that_explains(page: Page) -> None:
         if name not in found or "wrong-answers" in found:
             wrong[term] = name, found
     assert wrong == {}
+
+
+def test_no_page_is_too_long() -> None:
+    """Besides the notebooks of what was tried, and what is looked up and not read through."""
+    reference = {"glossary", *listed("reference")}
+    words = {path.stem: len(re.findall(r"\S*\w\S*", re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S)))
+             for path in DOCS.glob("*.md") if "-tried" not in path.stem and path.stem not in reference}
+    assert {name: count for name, count in words.items() if count > MOST_WORDS} == {}
 
 
 def test_headers_show_no_markup(page: Page) -> None:
@@ -140,15 +173,14 @@ def test_headers_show_no_markup(page: Page) -> None:
     assert len(wrong) > 30 and {name: found for name, found in wrong.items() if found} == {}
 
 
-@pytest.mark.parametrize("name", ["index", "online-softmax"])
-def test_no_message_of_mathjax(page: Page, name: str) -> None:
-    """On a page without formulas and on one with them, while they are typeset and after that."""
+def test_no_message_of_mathjax(page: Page) -> None:
+    """While formulas are typeset, and after that."""
     page.add_init_script("""window.messages = [];
       setInterval(() => {
         const box = document.querySelector('#MathJax_Message');
         if (box && box.checkVisibility()) window.messages.push(box.textContent);
       }, 10)""")
-    opened(page, name)
+    opened(page, "online-softmax")
     page.wait_for_timeout(2500)
     assert page.evaluate("window.messages") == []
 

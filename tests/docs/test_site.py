@@ -1,7 +1,10 @@
 """The documentation site: links, text, tables, pictures, formulas, contrast and width, in a browser."""
 
 import io
+import os
 import re
+import shutil
+import subprocess
 from dataclasses import dataclass
 from functools import cache
 from html import unescape
@@ -12,9 +15,11 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Page
 
-from tests.docs.conftest import EXPLORERS, SITE, WRITTEN
+from tests.docs.conftest import EXPLORERS, SITE, WRITTEN, wait_for_formulas
+from tests.lib.programs import REPOSITORY
 
 LARGEST_BYTES = 25 << 20
+LONGEST_BUILD_S = 160  # of processors: on two cores under 120 seconds, because compiling uses both
 LONGEST_START_MS = 1000
 SCHEMES = ("light", "dark")
 WIDTHS = (390, 1280)
@@ -188,6 +193,17 @@ def test_size_and_start(page: Page) -> None:
     assert min(starts) < LONGEST_START_MS
 
 
+@pytest.mark.exhaustive
+def test_docs_from_scratch(tmp_path: Path) -> None:
+    """Its processors' time, which other work on the machine changes little."""
+    shutil.copytree(REPOSITORY, tmp_path / "tree", ignore=shutil.ignore_patterns("build", ".git", ".venv"))
+    (tmp_path / "tree/.venv").symlink_to(REPOSITORY / ".venv")
+    before = os.times()
+    subprocess.run(["make", "-s", "docs"], cwd=tmp_path / "tree", check=True)
+    after = os.times()
+    assert after.children_user + after.children_system < LONGEST_BUILD_S + before.children_user + before.children_system
+
+
 def is_blank(png: bytes) -> bool:
     return all(low == high for low, high in Image.open(io.BytesIO(png)).convert("RGB").getextrema())
 
@@ -196,11 +212,9 @@ def wrong_in(page: Page, width: int) -> list[str]:
     """What is wrong with the page that is open at this width; at the last one, in both schemes."""
     wrong = []
     page.set_viewport_size({"width": width, "height": 900})
-    if page.locator("article .math").count():
-        page.wait_for_function("window.MathJax && MathJax.Hub && !MathJax.Hub.queue.pending"
-                               " && document.querySelector('.MathJax_SVG')")
-        if count := page.locator(".merror, .MathJax_Error").count():
-            wrong.append(f"{count} formulas are wrong")
+    wait_for_formulas(page)
+    if count := page.locator(".merror, .MathJax_Error").count():
+        wrong.append(f"{count} formulas are wrong")
     if (wide := page.evaluate("document.documentElement.scrollWidth")) > width:
         wrong.append(f"{wide} pixels wide")
     page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")

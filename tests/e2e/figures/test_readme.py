@@ -12,7 +12,7 @@ import pytest
 from plots.figures import pages, readme, waterfall
 from plots.figures.all import FIGURES
 from plots.figures.records import Results, load
-from plots.sections import with_section
+from plots.sections import with_lines, with_section
 from tests.lib.kinds import MMA_STEPS, NAIVE
 from tests.lib.programs import REPOSITORY, STEP_DIR, Program, read_records
 from tests.lib.steps import step_names
@@ -118,6 +118,11 @@ def test_pages_have_the_measured_numbers() -> None:
                           ("wrong-answers", pages.exercises("wrong"))):
         page = (REPOSITORY / f"docs/{name}.md").read_text()
         assert section in page, f"docs/{name}.md is out of date: make pages"
+
+
+def test_links_to_regions_have_their_lines() -> None:
+    for page in (REPOSITORY / "docs").rglob("*.md"):
+        assert page.read_text() == with_lines(page), f"{page} is out of date: make pages"
 
 
 def test_a_missing_marker_is_named() -> None:

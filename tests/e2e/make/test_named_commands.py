@@ -34,7 +34,7 @@ PARTS = {"test", "test-unit", "test-e2e", "libraries", "simt", "lab-counts", "do
 ELSEWHERE = {
     "all": "make/test_make.py", "clean": "exercises/test_exercises.py", "exercises": "exercises/test_exercises.py",
     "grade": "exercises/test_exercises.py", "mutants": "make/test_new_step.py", "ptx": "tools/test_profile.py",
-    "sass": "tools/test_profile.py", "build/cpu/variants/{name}": "tools/test_variants.py",
+    "sass": "tools/test_profile.py", "walk": "figures/test_walk.py", "build/cpu/variants/{name}": "tools/test_variants.py",
 }
 TRIED_HERE = {*TOOLS, *(words.split()[0] for words in NEED_A_GPU), "activations", "test-all", "lint",
               "test-valgrind", "build/cuda-sm_90/layouts", "build/cuda-sm_90/wgmma_waits"}

@@ -1,0 +1,162 @@
+"""The blocks of docs/profiling.md: code and changes of its stages, what the lab says of them, and what tools
+on a GPU said of them: sections of tests/gpu/h200/walk.log. A section that is not there yet is an empty block."""
+
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from textwrap import dedent
+
+from plots.sections import with_section
+from plots.tools.lab import SECTOR_BYTES, report_of, table
+from tests.lib.programs import REPOSITORY, Program
+
+PATCHES = sorted((REPOSITORY / "steps/walk").glob("*.patch"))
+STAGES = [path.stem for path in PATCHES]
+END = STAGES[0].partition("_")[0]  # the step in which the walk ends
+LOGS = REPOSITORY / "tests/gpu/h200"
+HEADS, SEQLEN = 64, 4096  # of the problem on the GPU: what the lab counts for one head and fewer keys is scaled
+SMALL, KERNEL = 256, "softmax_kernel"
+TIMED = (*STAGES[1:], END)
+METRICS = ("Duration", "L1/TEX Cache Throughput", "L2 Cache Throughput", "DRAM Throughput", "Compute (SM) Throughput",
+           "L1/TEX Hit Rate", "L2 Hit Rate", "Registers Per Thread", "Block Limit Registers", "Block Limit Shared Mem",
+           "Block Limit Warps", "Theoretical Occupancy", "Achieved Occupancy", "Warp Cycles Per Issued Instruction")
+COPY = 16 * HEADS * SEQLEN**2  # bytes that the kernel reads and writes: a score three times, a probability once
+
+
+def text_block(text: str) -> str:
+    return f"```text\n{text.rstrip()}\n```"
+
+
+@cache
+def transcripts(path: Path = LOGS / "walk.log") -> dict[str, str]:
+    """Sections by name; "" is the head: commit, date, GPU, toolkit."""
+    if not path.exists():
+        return {}
+    head, *sections = re.split(r"^=== ", path.read_text(), flags=re.MULTILINE)
+    return {"": head} | dict(section.split("\n", 1) for section in sections)
+
+
+def on_gpu(text: str) -> str:
+    """Of a section, as a block, with the GPU, the commit and the date."""
+    if not text:
+        return ""
+    commit, date, gpu, _ = transcripts()[""].split("\n", 3)
+    return f"On one {gpu.partition(',')[0]} ({commit}, {date}):\n\n{text_block(text)}"
+
+
+def section(name: str) -> str:
+    return on_gpu(transcripts().get(name, ""))
+
+
+def hints(stage: str, words: str) -> str:
+    """What ncu concludes of a stage, where it says one of these words."""
+    found = re.findall(r"^ +OPT .*\n(?: {6,}\S.*\n)*", transcripts().get(f"ncu_{stage}", ""), re.MULTILINE)
+    return on_gpu("\n".join(dedent(hint) for hint in found if re.search(words, hint)))
+
+
+def metrics() -> str:
+    """Lines of ncu, for all stages beside each other."""
+    if not transcripts():
+        return ""
+    pattern = re.compile(r"^ {4}(\S.*?) {2,}(?:(\S+) +)?([\d.,]+)$", re.MULTILINE)
+    found = (reversed(pattern.findall(transcripts()[f"ncu_{stage}"])) for stage in TIMED)
+    columns = [{name: f"{value} {unit}".strip() for name, unit, value in lines} for lines in found]
+    rows = [[name, *(column.get(name, "–") for column in columns)] for name in METRICS]
+    return "\n".join(table("What ncu prints of each stage:", ["", *(f"`{stage}`" for stage in TIMED)], rows)).strip()
+
+
+def profile_of(stage: str) -> str:
+    """What `make profile` prints of the softmax; of the last stage there is an older profile."""
+    text = transcripts().get(f"profile_{stage}", "")
+    if not text and stage == END:
+        text = (LOGS / "profile.log").read_text()
+    return next(iter(re.findall(rf"^kernel +{KERNEL}.*\n(?:(?!kernel|exit).*\n)*", text, re.MULTILINE)), "")
+
+
+def ran(programs: Path, stage: str, options: str, keep: str) -> str:
+    """A command, and the lines of its output that match, with those that continue them."""
+    done = subprocess.run([programs / "walk" / stage, *options.split()], capture_output=True, text=True, check=False,
+                          cwd=programs.parents[1])  # the lab quotes the sources there
+    lines = re.findall(rf"^(?:{keep}).*\n(?: .*\n)*", done.stdout + done.stderr, re.MULTILINE)
+    return text_block(f"$ build/cpu/walk/{stage} {options}\n{''.join(lines)}")
+
+
+def lines_of(programs: Path, stage: str, places: int) -> str:
+    """What the lab counts for the lines with most work in the softmax."""
+    options = f"-n {SMALL} -H 1 -d 32 --report=traffic,banks"
+    block = ran(programs, stage, options, f"lab +{KERNEL}")
+    lines = block.splitlines()
+    ends = [i for i, line in enumerate(lines) if re.match(r" {11}\S+\.cu:\d+ ", line)]
+    head = next(i for i, line in enumerate(lines) if line.startswith("lab "))
+    return text_block("\n".join([lines[1], lines[head], *lines[head + 2:ends[places]]]))
+
+
+def change(patch: Path) -> str:
+    """The lines that a patch takes away and adds."""
+    return "```diff\n" + "".join(re.findall(r"^[-+] .*\n", patch.read_text(), re.MULTILINE)) + "```"
+
+
+def kernel(programs: Path) -> str:
+    """The softmax of the first stage, up to its maxima."""
+    text = (programs / "walk" / f"{STAGES[0]}.cu").read_text()
+    parts = (text[text.index(start):].partition(end)[0].rstrip() for start, end in (
+        ("/** Copies KEYS", "/** Copies them"), ("__global__ void __launch_bounds__(WARPS", "  if (row_max")))
+    return "```cuda\n" + "\n\n".join(parts) + "\n```"
+
+
+def stages(programs: Path, scratch: Path) -> str:
+    """What bounds each stage, of counts; and the time where it was measured."""
+    rows = []
+    for stage in TIMED:
+        report = report_of(Program(stage, programs / ("walk" if stage != END else "")), stage,
+                           f"-n {SMALL} -H 1 -d 32", scratch)
+        (counted,) = [record for record in report.of("kernel") if record["kernel"] == KERNEL]
+        bound = {record["unit"]: record["least_ms"] / record["work"] * HEADS * (SEQLEN / SMALL)**2
+                 for record in report.of("bound") if record["work"]}
+        sectors = counted["global_load_sectors"] + counted["global_store_sectors"]
+        wavefronts = counted["shared_load_wavefronts"] + counted["shared_store_wavefronts"]
+        time = re.search(r"^time +([\d.]+) ms", profile_of(stage), re.MULTILINE)
+        rows.append([
+            f"`{stage}`", f"{counted['global_load_sectors'] / counted['global_load_requests']:.0f}",
+            f"{bound['device memory'] * sectors * SECTOR_BYTES:.1f} ms",
+            f"{counted['shared_load_most_ways']}-way" if wavefronts else "–",
+            f"{bound['shared memory'] * wavefronts:.1f} ms" if wavefronts else "–",
+            f"{float(time[1]):.1f} ms" if time else "–",
+            f"{COPY / float(time[1]) * 1e-9:.2f} TB/s" if time else "–"])
+    return "\n".join(table(
+        f"The softmax at B * H = {HEADS}, N = {SEQLEN} on an H200: least times from the lab's counts, and times as ncu "
+        "measured them, where there are any:",
+        ["stage", "sectors a load", "device memory, if no cache helped", "loads of shared memory",
+         "shared memory at least", "time", "speed"], rows)).strip()
+
+
+def blocks(programs: Path, scratch: Path) -> dict[str, str]:
+    """By their names on the pages."""
+    first, right, coalesced, padded, small = STAGES
+    recorded = "" if transcripts() else (
+        "The stages have not run on a GPU yet, so the transcripts of GPU tools are missing below. On a machine with a "
+        "GPU, `tests/gpu/walk.sh` records them.")
+    return {
+        "recorded": recorded, "kernel": kernel(programs),
+        "run": ran(programs, first, "-n 256 -H 1 -d 64 --report=races", "check|finding"),
+        "run_gpu": section("run"), "race": section("racecheck"), "gdb": section("gdb"),
+        "bounds": ran(programs, first, "-n 300 -H 1 -d 64", f"simt|{first}"), "memcheck": section("memcheck"),
+        **{f"fix_{i}": change(patch) for i, patch in enumerate(PATCHES, 1)},
+        "lab_2": lines_of(programs, right, 1), "lab_3": lines_of(programs, coalesced, 1),
+        "hints_2": hints(right, "coalesced|sectors"), "hints_3": hints(coalesced, "conflict"),
+        "hints_4": hints(padded, "ccupancy|stall"), "hints_5": hints(small, "ccupancy|stall"),
+        "profile": text_block(profile_of(END)), "ncu": section(f"ncu_{right}"), "metrics": metrics(),
+        "stages": stages(programs, scratch),
+    }
+
+
+def write(docs: Path, programs: Path) -> None:
+    with TemporaryDirectory() as scratch:
+        made = blocks(programs, Path(scratch))
+    for page in sorted(docs.glob("profiling*.md")):
+        text = page.read_text()
+        for name in re.findall(r"^<!-- (\w+): written by", text, re.MULTILINE):
+            text = with_section(text, name, "`make pages`", made[name])
+        page.write_text(text)
