@@ -6,6 +6,7 @@ headers, and the terms of the glossary in the index that the search looks at fir
 """
 
 import re
+import sys
 from html import escape
 from pathlib import Path
 from textwrap import dedent
@@ -23,9 +24,13 @@ from plots.sections import lines_of
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
+sys.path.insert(0, str(ROOT / "steps/exercises"))
+from catalogue import ENTRIES  # noqa: E402
+
 # The files that the pages are made from, by the names of the pages.
 PAGES = {"contributing": ROOT / "CONTRIBUTING.md", "changelog": ROOT / "CHANGELOG.md",
-         **{path.stem: path for path in DOCS.glob("*.md")}}
+         **{path.stem: path for path in DOCS.glob("*.md")},
+         **{entry.page: ROOT / f"steps/exercises/{entry.page}.md" for entry in ENTRIES}}
 HEADERS = [ROOT / "common/attention.h", ROOT / "common/block_mask.h",
            *sorted((ROOT / "common/device").glob("*.cuh"))]
 SOURCES = [*sorted((ROOT / "steps").glob("step*.cu")), *HEADERS]
@@ -99,9 +104,8 @@ def tree() -> dict[str, list[str]]:
     steps = [page for page in listed("steps") if "-tried" not in page]
     return {"Start": ["self", "gpu"], "The steps": ["steps", *steps],
             "Primers": ["primers", *(page for page in listed("primers") if page != "gpu")],
-            "Exercises and teaching": ["classroom", "wrong-answers", "teaching", "quizzes"],
-            "Reference": ["reference", *(page for page in listed("reference") if page != "wrong-answers"),
-                          "headers", "contributing", "changelog"]}
+            "Exercises": ["exercises", "classroom"], "For the teacher": ["teaching", "quizzes", "wrong-answers"],
+            "Reference": ["reference", *listed("reference"), "headers", "contributing", "changelog"]}
 
 
 def toctree(pages: list[str], caption: str = "") -> str:
@@ -131,14 +135,23 @@ def read_page(app: Sphinx, name: str, content: list[str]) -> None:
 
     text = re.sub(r"\$`([^`]*)`\$", r"{math}`\1`", content[0])
     text = re.sub(r"^<picture>.*?</picture>", pictures, text, flags=re.MULTILINE | re.DOTALL)
+    for entry in ENTRIES:
+        if name == entry.page:
+            text = text.replace("\n", f"\n\n{entry.facts}\n", 1)
+    if own := [f"- [{entry.name}](../steps/exercises/{entry.page}.md): {entry.title}"
+               for entry in ENTRIES if entry.step == name]:
+        body, end = text.rstrip().rsplit("\n\n", 1)
+        text = "\n".join([body, "\n## Exercises\n", *own, "", end, ""])
     if ADDRESS:
         text = text.replace("git clone REPOSITORY", f"git clone {ADDRESS}")
     if name == "index":
         text += "".join(toctree(pages, caption) for caption, pages in tree().items())
     elif f"{name}-tried" in PAGES:
         text += toctree([f"{name}-tried"])
-    elif name == "quizzes":
-        text = f"---\nnosearch: true\n---\n{text}"  # a search for a term must find its page
+    elif name == "exercises":
+        text += toctree([entry.page for entry in ENTRIES])
+    elif name in ("quizzes", "wrong-answers"):
+        text = f"---\nnosearch: true\n---\n{text}"  # a search must find pages and tasks, not their answers
     content[0] = text
 
 
@@ -187,10 +200,12 @@ TERM = re.compile(r"^- (?:\*\*)?(.+?)(?:\*\*)?: .*?\]\(([\w-]+)\.md(?:#[\w-]+)?\
 
 
 def index_terms(app: Sphinx, doctree: nodes.document) -> None:
-    """Who searches for a term of the glossary finds the page that the glossary names."""
+    """Who searches for a term of the glossary finds the page that the glossary names, and for
+    "exercise 5" or "ex05" that exercise."""
     terms = [term.strip("`* ") for item in re.split(r"\n(?=- |\n)", PAGES["glossary"].read_text())
              for words, page in TERM.findall(item) if page == app.env.docname
              for term in words.split(", ")]
+    terms += [word for entry in ENTRIES if entry.page == app.env.docname for word in (entry.name, entry.number)]
     if terms:
         entry = addnodes.index(entries=[("single", term, "", "main", None) for term in terms])
         doctree[0].insert(1, entry)

@@ -21,7 +21,7 @@ docs: explorers
 	$(call recipe_needs,doxygen,doxygen)
 	$(needs_sphinx)
 	$(Q)rm -rf $(SITE) $(PAGES) build/docs/xml build/docs/doctrees && mkdir -p $(SITE) $(PAGES)
-	$(Q)cp -r docs/*.md docs/pictures $(PAGES)
+	$(Q)cp -r docs/*.md docs/pictures steps/exercises/*.md $(PAGES)
 	$(Q)cp CONTRIBUTING.md $(PAGES)/contributing.md && cp CHANGELOG.md $(PAGES)/changelog.md
 	$(Q)doxygen docs/Doxyfile
 	$(Q)$(PYTHON) -m sphinx -q -W --keep-going -c docs -d build/docs/doctrees $(PAGES) $(SITE)

@@ -1,12 +1,12 @@
 """Writes what is measured and counted into the pages of the steps: speed, lab, roofline; and the
-programs' options, the roofline's example, clocks, the scores of mutants and the list of exercises into
-their pages; and into links to regions of the source the lines where they are.
+programs' options, the roofline's example, clocks, the scores of mutants, the course of exercises and wrong
+answers to them into their pages; and into links to regions of the source the lines where they are.
 
 Usage: python3 -m plots.figures.pages RESULTS-OF-A-GPU DOCS PROGRAMS
 
 Reads the benchmark's records in RESULTS-OF-A-GPU and runs the steps of the CPU backend in PROGRAMS.
-Writes between the markers of DOCS/stepNN.md, options.md, roofline.md, measuring.md, mutants.md and
-classroom.md, and in the links of all pages of DOCS.
+Writes between the markers of DOCS/stepNN.md, options.md, roofline.md, measuring.md, mutants.md,
+exercises.md and wrong-answers.md, and in the links of all pages of DOCS.
 """
 
 import re
@@ -211,9 +211,9 @@ def scores(path: Path) -> str:
         for record in records]))
 
 
-def exercises() -> str:
-    """The exercises, their texts, steps and points."""
-    return subprocess.run([sys.executable, REPOSITORY / "steps/exercises/classroom.py", "catalogue"],
+def exercises(content: str) -> str:
+    """The course of the exercises, or the wrong answers to them."""
+    return subprocess.run([sys.executable, REPOSITORY / "steps/exercises/catalogue.py", content],
                           capture_output=True, text=True, check=True).stdout.rstrip()
 
 
@@ -278,7 +278,8 @@ def main() -> int:
                                    ("roofline", "exponentials", exponentials(results)),
                                    ("measuring", "clocks", clocks(results)),
                                    ("mutants", "scores", scores(MUTANTS)),
-                                   ("classroom", "exercises", exercises())):
+                                   ("exercises", "course", exercises("course")),
+                                   ("wrong-answers", "wrong", exercises("wrong"))):
         page = docs / f"{name}.md"
         page.write_text(with_section(page.read_text(), section, WRITER, content))
     return 0

@@ -1,7 +1,7 @@
 """Writes, builds, checks and grades the exercises; `make exercises`, `make ex07`, `make grade` and
-`make hint N=07` call it. It needs Python's standard library only.
+`make hint EX=07` call it. It needs Python's standard library only.
 
-Usage: classroom.py list | grade [NAME...] | check NAME | hint NN    (exercises.mk sets the environment)
+Usage: classroom.py list | grade [NAME...] | check NAME | hint NAME    (exercises.mk sets the environment)
 
 A student's kernel runs in a process of its own, with limits on time, output and memory. That process
 only writes O and LSE; the judge, another program, compares them with the reference.
@@ -22,6 +22,7 @@ import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from course import COURSE
 from patches import REGION, patched, step_source
 from table import EXERCISES, Exercise, Part
 
@@ -233,6 +234,15 @@ def judge(exercise: Exercise, options: list[str], scratch: Path, outcome: Outcom
     return "\n".join(sorted(lines, key=lambda line: " is explained " not in line))
 
 
+def with_hints(why: str, program: Path, options: list[str]) -> str:
+    """What the program itself says of its shuffles and masks comes first, if no known mistake explains it."""
+    if " is explained " in why or BACKEND != "cpu":
+        return why
+    _, said = run_limited([str(program), *options, "--repeat", "0"])
+    hints = [line.strip().replace(INCLUDED, "common/") for line in said.splitlines() if line.startswith("  hint: ")]
+    return "\n".join([*hints, why])
+
+
 # --- Grading ---------------------------------------------------------------------------------------
 
 @dataclass
@@ -294,6 +304,8 @@ def mark_part(program: Path, solution: Path | None, exercise: Exercise, part: Pa
             options, scratch = shlex.split(case), Path(folder)
             outcome = run_kernel(program, options, scratch, setting=part.setting)
             why = outcome.failure or judge(exercise, options, scratch, outcome)
+            if why and not outcome.failure and not exercise.rule:  # its own check knows no other rule
+                why = with_hints(why, program, options)
         if why:
             setting = part.setting if BACKEND == "cpu" else ""
             with_what = " ".join(filter(None, (setting, case)))
@@ -377,19 +389,9 @@ def check(name: str) -> int:
 
 
 def listing() -> int:
-    for name, exercise in EXERCISES.items():
+    for name, *_ in (entry for chapter in COURSE for entry in chapter.entries):
         started = "started" if (FOLDER / f"{name}.cu").exists() else ""
-        print(f"{name:9} {exercise.points:3} points  {title_of(name):60} {started}".rstrip())
-    return 0
-
-
-def catalogue() -> int:
-    """Prints the table of docs/classroom.md: each exercise with its text, step and points."""
-    print("| | exercise | on | points |\n|---|---|---|---:|")
-    for name, exercise in EXERCISES.items():
-        title, step = title_of(name).split(": ", 1)[1], exercise.step
-        print(f"| {name} | [{title}](../steps/exercises/{file_of(name, '.md').name}) | "
-              f"[{step.removeprefix('step')}]({step}.md) | {exercise.points} |")
+        print(f"{name:9} {EXERCISES[name].points:3} points  {title_of(name):60} {started}".rstrip())
     return 0
 
 
@@ -419,15 +421,14 @@ def grade(*names: str) -> int:
     return 0
 
 
-def hint(number: str = "") -> int:
-    """Prints the first hint of a broken kernel, the next time the second, and so on."""
-    text = file_of(f"broken{number}", ".md")
-    if text is None:
-        names = sorted(path.name[6:8] for path in FOLDER.glob("broken*.md"))
-        print(f"make hint: N={number}: must be one of: {' '.join(names)}", file=sys.stderr)
+def hint(name: str = "") -> int:
+    """Prints the first hint of an exercise, the next time the second, and so on."""
+    if name not in EXERCISES:
+        print("make hint: name an exercise or a broken kernel: make hint EX=05, make hint N=01 for broken01",
+              file=sys.stderr)
         return 2
-    hints = re.findall(r"<summary>(.*?)</summary>\s*(.*?)\s*</details>", text.read_text(), re.DOTALL)
-    seen = MADE / f"hints{number}"
+    hints = re.findall(r"<summary>(.*?)</summary>\s*(.*?)\s*</details>", file_of(name, ".md").read_text(), re.DOTALL)
+    seen = MADE / f"hints_{name}"
     level = min(int(seen.read_text()) if seen.exists() else 0, len(hints) - 1)
     print(f"{hints[level][0]}: {hints[level][1]}")
     write_if_changed(seen, str(level + 1))
@@ -437,7 +438,7 @@ def hint(number: str = "") -> int:
 def main() -> int:
     command, *arguments = sys.argv[1:] or ["list"]
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `make exercises | head` ends without a word
-    return {"list": listing, "catalogue": catalogue, "grade": grade, "check": check, "hint": hint}[command](*arguments)
+    return {"list": listing, "grade": grade, "check": check, "hint": hint}[command](*arguments)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@
 EXERCISES := $(sort $(foreach file,$(wildcard steps/exercises/ex*.md steps/exercises/broken*.md),\
 	$(firstword $(subst _, ,$(basename $(notdir $(file)))))))
 
-## make exercises         list the exercises, their points, and which you have started
+## make exercises         list the exercises in the order of a course, and which you have started
 ## make ex07              write the starting file steps/exercises/ex07.cu once; then build and check it
-## make broken07          the same for a kernel with a fault; make hint N=07 gives the next hint
+## make broken07          the same for a kernel with a fault
+## make hint EX=07        the next hint to ex07; make hint N=07 to broken07
 ## make grade             check all exercises that were started, or ONLY="ex01 ex02"; writes build/grade.json
 .PHONY: exercises grade hint $(EXERCISES)
 
@@ -26,7 +27,7 @@ grade:
 
 hint:
 	$(needs_python)
-	@$(CLASSROOM) hint $(N)
+	@$(CLASSROOM) hint $(if $(N),broken$(N),ex$(EX:ex%=%))
 
 # Programs of the files in this folder, and of those that classroom.py makes. They may include
 # common/device and the headers beside it, and nothing of the host.

@@ -114,7 +114,8 @@ def test_pages_have_the_measured_numbers() -> None:
                           ("roofline", pages.exponentials(results)),
                           ("measuring", pages.clocks(results)),
                           ("mutants", pages.scores(pages.MUTANTS)),
-                          ("classroom", pages.exercises())):
+                          ("exercises", pages.exercises("course")),
+                          ("wrong-answers", pages.exercises("wrong"))):
         page = (REPOSITORY / f"docs/{name}.md").read_text()
         assert section in page, f"docs/{name}.md is out of date: make pages"
 
