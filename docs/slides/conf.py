@@ -18,6 +18,7 @@ from conf import NAMES, REGION, SOURCES, Cuda, pygments_style, region  # noqa: E
 
 project = "Attention, step by step: slides"
 language = "en"
+smartquotes = False  # two dashes begin an option
 extensions = ["myst_parser", "sphinx_revealjs", "sphinx.ext.mathjax"]
 root_doc = "lesson01"
 mathjax_path = "../../mathjax/MathJax.js"

@@ -181,7 +181,7 @@ def lab(reports: dict[str, Report], step: str, before: str, shape: str) -> list[
     zeros = {"0", "–"} if reports[step].run["copy_shared_requests"] else {"0", "–", "0 %"}
     head = ["", *(f"step {name.removeprefix('step')}" for name in names)]
     return ["", f"The lab counts on the CPU backend, `./{step} {shape} --report` (one batch entry, "
-            "two heads; rows of zeros are left out):", "",
+            "two heads; counts that are 0 are left out):", "",
             *grid(head, [row for row in rows if set(row[1:]) - zeros])]
 
 
