@@ -86,10 +86,12 @@ cudaError_t cudaRuntimeGetVersion(int *version) {
 }
 
 cudaError_t cudaDeviceSynchronize(void) {
+  simt_finish_streams(true);
   return simt_result(cudaSuccess);
 }
 
 cudaError_t cudaDeviceReset(void) {
+  simt_finish_streams(true);
   simt_memory_reset();
   simt_forget_kernel_attributes();
   simt_forget_errors();
@@ -104,6 +106,7 @@ cudaError_t cudaMalloc(void **pointer, size_t size) {
 }
 
 cudaError_t cudaFree(void *pointer) {
+  simt_finish_streams(true);
   if (failed_before()) return simt_result(cudaSuccess);
   return simt_result(simt_memory_free(pointer));
 }
@@ -124,7 +127,7 @@ static bool range_ok(const void *pointer, size_t count, bool on_device) {
          !simt_memory_is_global((const void *)last);
 }
 
-cudaError_t cudaMemcpy(void *target, const void *source, size_t count, cudaMemcpyKind kind) {
+cudaError_t simt_copy_now(void *target, const void *source, size_t count, cudaMemcpyKind kind) {
   if (failed_before()) return simt_result(cudaSuccess);
   if ((unsigned)kind > cudaMemcpyDefault) return simt_result(cudaErrorInvalidMemcpyDirection);
   if (count == 0) return cudaSuccess;
@@ -142,13 +145,12 @@ cudaError_t cudaMemcpy(void *target, const void *source, size_t count, cudaMemcp
   return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void *target, const void *source, size_t count, cudaMemcpyKind kind,
-                            cudaStream_t stream) {
-  (void)stream;
-  return cudaMemcpy(target, source, count, kind);
+cudaError_t cudaMemcpy(void *target, const void *source, size_t count, cudaMemcpyKind kind) {
+  simt_finish_streams(false);
+  return simt_copy_now(target, source, count, kind);
 }
 
-cudaError_t cudaMemset(void *pointer, int value, size_t count) {
+cudaError_t simt_set_now(void *pointer, int value, size_t count) {
   if (failed_before() || count == 0) return simt_result(cudaSuccess);
   if (!simt_memory_contains(pointer, count)) return simt_result(cudaErrorInvalidValue);
   memset(pointer, value, count);
@@ -156,7 +158,7 @@ cudaError_t cudaMemset(void *pointer, int value, size_t count) {
   return cudaSuccess;
 }
 
-cudaError_t cudaMemsetAsync(void *pointer, int value, size_t count, cudaStream_t stream) {
-  (void)stream;
-  return cudaMemset(pointer, value, count);
+cudaError_t cudaMemset(void *pointer, int value, size_t count) {
+  simt_finish_streams(false);
+  return simt_set_now(pointer, value, count);
 }

@@ -271,6 +271,15 @@ static void run_launch(Launch *launch, const Settings *settings) {
   }
 }
 
+void simt_launch_now(const Launch *given) {
+  Launch launch = *given;
+  const Settings *settings = simt_settings(); /* before the lock: may end the program */
+  if (simt_sticky_error() != cudaSuccess) return;
+  pthread_mutex_lock(&pool.launching);
+  run_launch(&launch, settings);
+  pthread_mutex_unlock(&pool.launching);
+}
+
 void simt_launch(const void *kernel, dim3 grid, dim3 block, size_t dynamic_shared_bytes,
                  cudaStream_t stream, void (*entry)(void *arguments), void *arguments,
                  size_t arguments_bytes) {
@@ -288,16 +297,13 @@ void simt_launch(const void *kernel, dim3 grid, dim3 block, size_t dynamic_share
                   "a launch from a kernel, which this backend does not support,");
   }
   if (simt_sticky_error() != cudaSuccess) return;
-  (void)stream; /* streams order nothing */
   const cudaError_t error = simt_check_launch(&launch);
   if (error != cudaSuccess) {
     simt_set_last_error(error);
-    return;
+  } else if (!simt_put_kernel(&launch, stream)) {
+    simt_finish_streams(false);
+    simt_launch_now(&launch);
   }
-  const Settings *settings = simt_settings(); /* before the lock: may end the program */
-  pthread_mutex_lock(&pool.launching);
-  run_launch(&launch, settings);
-  pthread_mutex_unlock(&pool.launching);
 }
 
 /* --- Counters ------------------------------------------------------------------------------- */
