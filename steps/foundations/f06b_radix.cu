@@ -9,7 +9,6 @@
  * 2022, "Onesweep"). With digits of 8 bits there are half as many passes as with 4.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "foundation.h"
 #if defined __CUDACC__ && __has_include(<cub/cub.cuh>)
@@ -111,6 +110,7 @@ __global__ void __launch_bounds__(THREADS)
     ranks[k] = before + lower;
   }
   __syncthreads();  // the counts of all warps are complete
+  unsigned long long *const mine = &states[(int64_t)tile * DIGITS + thread];
   uint32_t in_tile = 0;
   if (thread < DIGITS) {  // a digit for each thread: warps get the counts of the warps before them
     for (int w = 0; w < WARPS; w++) {
@@ -118,14 +118,12 @@ __global__ void __launch_bounds__(THREADS)
       counts[w][thread] = in_tile;
       in_tile += in_warp;
     }
-    atomicExch(&states[(int64_t)tile * DIGITS + thread],
-               (unsigned long long)OWN_COUNT << 32 | in_tile);
+    atomicExch(mine, (unsigned long long)OWN_COUNT << 32 | in_tile);
   }
   const uint32_t tile_start = sum_before(in_tile);
   if (thread < DIGITS) {
     const uint32_t before = look_back(states, tile, DIGITS);
-    atomicExch(&states[(int64_t)tile * DIGITS + thread],
-               (unsigned long long)COUNT_TO_HERE << 32 | (before + in_tile));
+    atomicExch(mine, (unsigned long long)COUNT_TO_HERE << 32 | (before + in_tile));
     tile_starts[thread] = tile_start;
     to_out[thread] = starts[thread] + before - tile_start;  // modulo 2^32
   }
@@ -178,15 +176,15 @@ static bool is_right(char note[200]) {
 /** Sorts by the lower, then by the upper 16 bits. */
 static void sort_on_host(const uint32_t *from, uint32_t *to) {
   uint32_t *half = (uint32_t *)foundation_allocate(sizeof *half * n);
-  int *places = (int *)foundation_allocate(sizeof *places * 65537);
   for (int shift = 0; shift <= 16; shift += 16, from = half) {
-    memset(places, 0, sizeof *places * 65537);
+    static int places[65537];
+    for (int &place : places) place = 0;
     for (int i = 0; i < n; i++) places[(from[i] >> shift & 65535) + 1]++;
     for (int digit = 0; digit < 65536; digit++) places[digit + 1] += places[digit];
-    for (int i = 0; i < n; i++)
-      (shift == 0 ? half : to)[places[from[i] >> shift & 65535]++] = from[i];
+    uint32_t *const target = shift == 0 ? half : to;
+    for (int i = 0; i < n; i++) target[places[from[i] >> shift & 65535]++] = from[i];
   }
-  free(half), free(places);
+  free(half);
 }
 
 int main(int argc, char **argv) {

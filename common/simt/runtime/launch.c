@@ -280,32 +280,6 @@ void simt_launch_now(const Launch *given) {
   pthread_mutex_unlock(&pool.launching);
 }
 
-void simt_launch(const void *kernel, dim3 grid, dim3 block, size_t dynamic_shared_bytes,
-                 cudaStream_t stream, void (*entry)(void *arguments), void *arguments,
-                 size_t arguments_bytes) {
-  Launch launch = {
-      .kernel = kernel,
-      .entry = entry,
-      .arguments = arguments,
-      .arguments_bytes = arguments_bytes,
-      .grid = grid,
-      .block = block,
-      .dynamic_shared_bytes = dynamic_shared_bytes,
-  };
-  if (simt_worker != NULL) { /* it would wait for the launch that it belongs to */
-    simt_complain(__builtin_return_address(0),
-                  "a launch from a kernel, which this backend does not support,");
-  }
-  if (simt_sticky_error() != cudaSuccess) return;
-  const cudaError_t error = simt_check_launch(&launch);
-  if (error != cudaSuccess) {
-    simt_set_last_error(error);
-  } else if (!simt_put_kernel(&launch, stream)) {
-    simt_finish_streams(false);
-    simt_launch_now(&launch);
-  }
-}
-
 /* --- Counters ------------------------------------------------------------------------------- */
 
 void simt_read_counters(SimtCounters *counters) {

@@ -55,7 +55,7 @@ size_t simt_device_variables(SimtVariable **list);
 /** Finds the variable that holds the address; thread-local ones are not searched. */
 bool simt_find_variable(uintptr_t address, SimtVariable *variable);
 
-/* --- api.c, launch.c: what runs at once, whatever waits in streams ------------------------------ */
+/* --- transfer.c, launch.c: what runs at once, whatever waits in streams ------------------------ */
 
 cudaError_t simt_copy_now(void *target, const void *source, size_t count, cudaMemcpyKind kind);
 cudaError_t simt_set_now(void *pointer, int value, size_t count);
@@ -65,9 +65,6 @@ void simt_launch_now(const Launch *launch);
 
 /** Runs what waits in all streams, or in those that the default stream waits for. */
 void simt_finish_streams(bool all);
-
-/** Puts a launch into a stream; false for the default stream. */
-bool simt_put_kernel(const Launch *launch, cudaStream_t stream);
 
 /* --- memory.c ------------------------------------------------------------------------------- */
 

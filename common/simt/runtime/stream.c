@@ -13,6 +13,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "hopper.h"
 #include "program.h"
 
 typedef struct Operation {
@@ -178,12 +179,40 @@ static void finish(cudaStream_t stream) {
   while (stream->first != NULL && run_next()) continue;
 }
 
-bool simt_put_kernel(const Launch *launch, cudaStream_t stream) {
-  if (stream == NULL) return false;
+/* --- Launches --------------------------------------------------------------------------------- */
+
+static void put_launch(const Launch *launch, cudaStream_t stream) {
   Operation *o = put(stream, (Operation){.kind = KERNEL, .launch = *launch});
   o->launch.arguments = simt_zeroed(1, launch->arguments_bytes + 1);
   memcpy(o->launch.arguments, launch->arguments, launch->arguments_bytes);
-  return true;
+}
+
+void simt_launch(const void *kernel, dim3 grid, dim3 block, size_t dynamic_shared_bytes,
+                 cudaStream_t stream, void (*entry)(void *arguments), void *arguments,
+                 size_t arguments_bytes) {
+  Launch launch = {
+      .kernel = kernel,
+      .entry = entry,
+      .arguments = arguments,
+      .arguments_bytes = arguments_bytes,
+      .grid = grid,
+      .block = block,
+      .dynamic_shared_bytes = dynamic_shared_bytes,
+  };
+  if (simt_worker != NULL) { /* it would wait for the launch that it belongs to */
+    simt_complain(__builtin_return_address(0),
+                  "a launch from a kernel, which this backend does not support,");
+  }
+  if (simt_sticky_error() != cudaSuccess) return;
+  const cudaError_t error = simt_check_launch(&launch);
+  if (error != cudaSuccess) {
+    simt_set_last_error(error);
+  } else if (stream != NULL) {
+    put_launch(&launch, stream);
+  } else {
+    simt_finish_streams(false);
+    simt_launch_now(&launch);
+  }
 }
 
 /* --- Memory ----------------------------------------------------------------------------------- */
@@ -227,7 +256,10 @@ cudaError_t cudaFreeHost(void *pointer) {
 
 cudaError_t cudaMemcpyAsync(void *target, const void *source, size_t count, cudaMemcpyKind kind,
                             cudaStream_t stream) {
-  if (stream == NULL) return cudaMemcpy(target, source, count, kind);
+  if (stream == NULL) {
+    simt_finish_streams(false);
+    return simt_copy_now(target, source, count, kind);
+  }
   Operation *o =
       put(stream,
           (Operation){
@@ -242,7 +274,10 @@ cudaError_t cudaMemcpyAsync(void *target, const void *source, size_t count, cuda
 }
 
 cudaError_t cudaMemsetAsync(void *pointer, int value, size_t count, cudaStream_t stream) {
-  if (stream == NULL) return cudaMemset(pointer, value, count);
+  if (stream == NULL) {
+    simt_finish_streams(false);
+    return simt_set_now(pointer, value, count);
+  }
   put(stream, (Operation){.kind = SET, .target = pointer, .value = value, .count = count});
   return simt_result(cudaSuccess);
 }
