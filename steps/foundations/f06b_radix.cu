@@ -4,11 +4,12 @@
  *
  * A radix sort compares nothing. In a pass it sorts by one digit and keeps the order of equal
  * digits, so after the last pass all keys are sorted. A block ranks the keys of a tile by their
- * digit, learns how many keys of each digit are in the tiles before it by looking back, as in f05b,
+ * digit, looks back, as in f05b, to learn how many keys of each digit are in the tiles before it,
  * and moves its keys to their places: a pass reads and writes each key once (Adinets and Merrill
- * 2022, "Onesweep"). With digits of 8 bits there are half as many passes as with 4.
+ * 2022, "Onesweep").
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "foundation.h"
 #if defined __CUDACC__ && __has_include(<cub/cub.cuh>)
@@ -140,8 +141,7 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 static int n, tiles;
-static uint32_t *in, *out, *other, *right;
-static uint32_t *counts;            // of each digit in each pass
+static uint32_t *in, *out, *other, *right, *counts;  // of each digit in each pass
 static unsigned long long *states;  // of each digit in each tile, and the number of the next tile
 
 template <int BITS>
@@ -173,12 +173,12 @@ static bool is_right(char note[200]) {
   return foundation_equal(out, right, n, note);
 }
 
-/** Sorts by the lower, then by the upper 16 bits. */
+/** By the lower, then by the upper 16 bits. */
 static void sort_on_host(const uint32_t *from, uint32_t *to) {
   uint32_t *half = (uint32_t *)foundation_allocate(sizeof *half * n);
   for (int shift = 0; shift <= 16; shift += 16, from = half) {
     static int places[65537];
-    for (int &place : places) place = 0;
+    memset(places, 0, sizeof places);
     for (int i = 0; i < n; i++) places[(from[i] >> shift & 65535) + 1]++;
     for (int digit = 0; digit < 65536; digit++) places[digit + 1] += places[digit];
     uint32_t *const target = shift == 0 ? half : to;

@@ -14,8 +14,8 @@ SOURCES = sorted((REPOSITORY / "steps/foundations").glob("f*_*.cu"))
 NAMES = [source.name.split("_")[0] for source in SOURCES]
 LATER = NAMES[1:]  # the first one has no options but -n
 MATRICES = [source.name.split("_")[0] for source in SOURCES if "N x N" in source.read_text()]
-SIZES = [1, 2, 3, 31, 33, 129]
-ELEMENTS = [255, 1025, 4097, 70001]
+SIZES = [1, 2, 33, 129]
+ELEMENTS = [4097, 70001]
 MOST_LINES = 220
 
 
@@ -46,9 +46,8 @@ def test_large_and_random_sizes(name: str) -> None:
 @pytest.mark.parametrize("name", LATER)
 def test_any_order_of_threads(name: str, order: str) -> None:
     n = 70 if name in MATRICES else 5001
-    for threads in "1", "2":
-        done = run(name, "-n", n, SIMT_ORDER=order, SIMT_THREADS=threads)
-        assert done.returncode == RIGHT, done.stdout
+    done = run(name, "-n", n, SIMT_ORDER=order, SIMT_THREADS="1" if order == "reverse" else "2")
+    assert done.returncode == RIGHT, done.stdout
 
 
 @pytest.mark.cpu_only("the lab is part of the CPU backend")
