@@ -212,6 +212,11 @@ void foundation_stage(const char *name, void (*launch)(void), bool (*is_right)(c
   run_stage(name, launch, is_right, false);
 }
 
+void foundation_stage_if_asked(const char *name, void (*launch)(void),
+                               bool (*is_right)(char note[200])) {
+  if (state.only != NULL) run_stage(name, launch, is_right, false);
+}
+
 void foundation_library(const char *name, void (*launch)(void), bool (*is_right)(char note[200])) {
   run_stage(name, launch, is_right, true);
 }

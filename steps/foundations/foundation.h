@@ -52,6 +52,10 @@ void foundation_work(double bytes, double flops);
  */
 void foundation_stage(const char *name, void (*launch)(void), bool (*is_right)(char note[200]));
 
+/** A stage that runs only if --stage names it. */
+void foundation_stage_if_asked(const char *name, void (*launch)(void),
+                               bool (*is_right)(char note[200]));
+
 /** The same for a library's kernel: the times of the other stages are compared with it. */
 void foundation_library(const char *name, void (*launch)(void), bool (*is_right)(char note[200]));
 
@@ -72,7 +76,8 @@ bool foundation_equal(void *device, const void *right, int64_t count, char note[
 /**
  * Is C = A B, for n x n matrices, C in the memory of the device? All numbers are integers, and so
  * small that floats are exact. Compares C r with A (B r) for a random vector r, which takes n^2
- * operations, and not n^3, and finds nearly every fault; `note` names one. Overwrites C on the device.
+ * operations, and not n^3, and finds nearly every fault; `note` names one. Overwrites C on the
+ * device.
  */
 bool foundation_is_product(float *c, const float *a, const float *b, int n, char note[200]);
 
