@@ -9,7 +9,6 @@
  * 2022, "Onesweep").
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "foundation.h"
 #if defined __CUDACC__ && __has_include(<cub/cub.cuh>)
@@ -177,8 +176,7 @@ static bool is_right(char note[200]) {
 static void sort_on_host(const uint32_t *from, uint32_t *to) {
   uint32_t *half = (uint32_t *)foundation_allocate(sizeof *half * n);
   for (int shift = 0; shift <= 16; shift += 16, from = half) {
-    static int places[65537];
-    memset(places, 0, sizeof places);
+    int places[65537] = {};
     for (int i = 0; i < n; i++) places[(from[i] >> shift & 65535) + 1]++;
     for (int digit = 0; digit < 65536; digit++) places[digit + 1] += places[digit];
     uint32_t *const target = shift == 0 ? half : to;
