@@ -382,10 +382,8 @@ ExitCode run_options(const Options *options, const Device *device, bool quiet, E
   Options o = *options;
   Resources resources = {.options = &o};
   RunRequest request = {.seed = 0};
-  RunRecord run = {.step = step.name,
-                   .add_problem = json_add_problem,
-                   .request = &request,
-                   .device = device};
+  RunRecord run = {
+      .step = step.name, .add_problem = json_add_problem, .request = &request, .device = device};
   memory_start();
   bool ok = options_request(&o, &request, &resources.inputs, error);
   if (ok && request.mask.preset == PRESET_DIRECTORY) { /* its tiles set the size of the blocks */

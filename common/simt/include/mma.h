@@ -37,16 +37,24 @@ inline int lane() {
   return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32;
 }
 /** Row and column of element i of this lane. */
-inline int row_of(int i) { return lane() / 4 + (i / 2 % 2) * 8; }
-inline int column_of(int i) { return lane() % 4 * 2 + i / 4 * 8 + i % 2; }
+inline int row_of(int i) {
+  return lane() / 4 + (i / 2 % 2) * 8;
+}
+inline int column_of(int i) {
+  return lane() % 4 * 2 + i / 4 * 8 + i % 2;
+}
 template <typename T>
 uint32_t pair(const T *x) {
   uint32_t bits;
   memcpy(&bits, x, sizeof bits);
   return bits;
 }
-inline SimtElement element(const __half *) { return SIMT_FP16; }
-inline SimtElement element(const __nv_bfloat16 *) { return SIMT_BF16; }
+inline SimtElement element(const __half *) {
+  return SIMT_FP16;
+}
+inline SimtElement element(const __nv_bfloat16 *) {
+  return SIMT_BF16;
+}
 }  // namespace detail
 
 template <typename Use, typename T, typename Layout>
@@ -98,10 +106,10 @@ void mma_sync(fragment<accumulator, 16, 16, 16, float> &d,
   for (int half = 0; half < 2; half++) {
     const float *sums = &c.x[4 * half];
     // Of B, rows are columns: pairs 0 and 2 belong to the left columns.
-    const SimtFloats result = simt_mma(
-        SimtFloats{sums[0], sums[1], sums[2], sums[3]},
-        SimtWords{pair(&a.x[0]), pair(&a.x[2]), pair(&a.x[4]), pair(&a.x[6])},
-        pair(&b.x[2 * half]), pair(&b.x[2 * half + 4]), detail::element(a.x));
+    const SimtFloats result =
+        simt_mma(SimtFloats{sums[0], sums[1], sums[2], sums[3]},
+                 SimtWords{pair(&a.x[0]), pair(&a.x[2]), pair(&a.x[4]), pair(&a.x[6])},
+                 pair(&b.x[2 * half]), pair(&b.x[2 * half + 4]), detail::element(a.x));
     for (int i = 0; i < 4; i++) d.x[4 * half + i] = result[i];
   }
 }

@@ -55,7 +55,8 @@ size_t simt_device_variables(SimtVariable **list);
 /** Finds the variable that holds the address; thread-local ones are not searched. */
 bool simt_find_variable(uintptr_t address, SimtVariable *variable);
 
-/* --- transfer.c, launch.c: what runs at once, whatever waits in streams ------------------------ */
+/* --- transfer.c, launch.c: what runs at once, whatever waits in streams ------------------------
+ */
 
 cudaError_t simt_copy_now(void *target, const void *source, size_t count, cudaMemcpyKind kind);
 cudaError_t simt_set_now(void *pointer, int value, size_t count);

@@ -134,8 +134,10 @@ static void add_all(const RunRecord *run, const LabResults *results, Sources *so
                     FILE *lines) {
   add_run(run, lines);
   for (size_t i = 0; i < results->kernel_count; i++) add_kernel(run, &results->kernels[i], lines);
-  for (size_t i = 0; i < results->line_count; i++) add_line(run, &results->lines[i], sources, lines);
-  for (size_t i = 0; i < results->finding_count; i++) add_finding(run, &results->findings[i], lines);
+  for (size_t i = 0; i < results->line_count; i++)
+    add_line(run, &results->lines[i], sources, lines);
+  for (size_t i = 0; i < results->finding_count; i++)
+    add_finding(run, &results->findings[i], lines);
   if (run->request->report->parts & REPORT_ROOFLINE && run->complete) add_bounds(run, lines);
 }
 
