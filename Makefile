@@ -179,6 +179,7 @@ ifeq ($(BACKEND),cpu)
 include common/simt/simt.mk
 endif
 include steps/steps.mk
+include steps/foundations/foundations.mk
 include steps/exercises/exercises.mk
 include plots/plots.mk
 include docs/docs.mk

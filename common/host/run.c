@@ -13,6 +13,7 @@
 #include "host/base/memory.h"
 #include "host/cli/options.h"
 #include "host/device/device.h"
+#include "host/device/flush.h"
 #include "host/io/inputs.h"
 #include "host/io/outputs.h"
 #include "host/masks/host_block_mask.h"
@@ -43,7 +44,7 @@ static void resources_free(Resources *resources) {
 
 /** Bytes that a step's workspace must leave free, for the L2 flush and for the runtime. */
 static size_t workspace_reserve(const Device *device) {
-  return device->simulated ? 0 : timing_flush_bytes(device->l2_bytes) + (64u << 20);
+  return device->simulated ? 0 : flush_bytes(device->l2_bytes) + (64u << 20);
 }
 
 /** --info: describes the run as prepare() does, without allocating the tensors. */
@@ -334,11 +335,18 @@ static bool write_results(const RunRecord *run, const Resources *r, Error *error
          (o->json_path == NULL || json_append_run(run, o->json_path, error));
 }
 
+/** The plain build of the step, or the checking one for reports that need it. */
+static bool choose_build(const ReportRequest *report, Error *error) {
+  return step_build_choose((report->parts & ~(unsigned)REPORT_COUNTS) != 0) ||
+         fail(error, EXIT_USAGE, "--report: this program was linked without the checking build");
+}
+
 /** Runs the problem, prints the report and writes the results. */
 static bool run_and_write(RunRecord *run, Resources *r, bool quiet, Error *error) {
   const Options *o = r->options;
   FILE *out = options_report_stream(o);
-  const bool started = check_destinations(o, error) && lab_report_start(&o->report, error);
+  const bool started = check_destinations(o, error) && choose_build(&o->report, error) &&
+                       lab_report_start(&o->report, error);
   bool ok = started && run_problem(run, r, quiet ? NULL : out, error);
   if (ok) {
     const bool measured = measure(run, r, error); /* a failure does not stop the report */
@@ -374,7 +382,8 @@ ExitCode run_options(const Options *options, const Device *device, bool quiet, E
   Options o = *options;
   Resources resources = {.options = &o};
   RunRequest request = {.seed = 0};
-  RunRecord run = {.request = &request, .device = device};
+  RunRecord run = {
+      .step = step.name, .add_problem = json_add_problem, .request = &request, .device = device};
   memory_start();
   bool ok = options_request(&o, &request, &resources.inputs, error);
   if (ok && request.mask.preset == PRESET_DIRECTORY) { /* its tiles set the size of the blocks */

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,4 +84,16 @@ bool parse_sizes(const char *option, const char *text, int most, int *first, int
   *first = (int)a;
   *second = (int)b;
   return true;
+}
+
+const char *human_number(double value, const char *unit, char text[40]) {
+  static const char PREFIXES[] = " kMGTP";
+  int prefix = 0;
+  while (value >= 1000 && prefix < 5) {
+    value /= 1000;
+    prefix++;
+  }
+  snprintf(text, 40, prefix == 0 ? "%.0f %.*s%s" : "%.2f %.*s%s", value, prefix > 0,
+           &PREFIXES[prefix], unit);
+  return text;
 }

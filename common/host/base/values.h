@@ -1,7 +1,7 @@
 /**
  * @file
- * Parses values of options. On failure, each parse function returns false with EXIT_USAGE and one
- * line that names the option, given without its dashes, the value and what is allowed.
+ * Numbers from text and as text. On failure, each parse function returns false with EXIT_USAGE and
+ * one line that names the option, given without its dashes, the value and what is allowed.
  */
 #ifndef HOST_VALUES_H
 #define HOST_VALUES_H
@@ -32,5 +32,8 @@ bool parse_name(const char *option, const char *text, const char *const *names, 
 /** Two sizes with an x between them, such as 128x64, each from 1 to `most`. */
 bool parse_sizes(const char *option, const char *text, int most, int *first, int *second,
                  Error *error);
+
+/** "1.50 MFLOP" and the like, with the prefix that suits, written to `text` and returned. */
+const char *human_number(double value, const char *unit, char text[40]);
 
 #endif

@@ -4,6 +4,13 @@
 
 #include <cuda_runtime_api.h>
 
+#include <stddef.h>
+
+/** Bytes of the buffer for flush_l2(). */
+static inline size_t flush_bytes(size_t l2_bytes) {
+  return 4 * l2_bytes;
+}
+
 #ifdef __cplusplus
 extern "C" {
 #endif

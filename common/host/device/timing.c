@@ -21,10 +21,6 @@ double clock_ms(void) {
   return 1e3 * (double)now.tv_sec + 1e-6 * (double)now.tv_nsec;
 }
 
-size_t timing_flush_bytes(size_t l2_bytes) {
-  return 4 * l2_bytes;
-}
-
 static int compare_floats(const void *a, const void *b) {
   const float x = *(const float *)a, y = *(const float *)b;
   return (x > y) - (x < y);
@@ -76,7 +72,7 @@ static bool take_samples(const Problem *problem, const Tensors *tensors, int hea
 
 bool time_forward(const Problem *problem, const Tensors *tensors, int heads, size_t l2_bytes,
                   Sampling sampling, Timing *timing, Error *error) {
-  Stopwatch watch = {.flush_bytes = timing_flush_bytes(l2_bytes)};
+  Stopwatch watch = {.flush_bytes = flush_bytes(l2_bytes)};
   const bool ok = device_ok(cudaEventCreate(&watch.start), "cudaEventCreate", error) &&
                   device_ok(cudaEventCreate(&watch.stop), "cudaEventCreate", error) &&
                   device_ok(cudaMalloc(&watch.flush, watch.flush_bytes), "L2 flush", error) &&

@@ -15,9 +15,6 @@ typedef struct Timing {
   double median_ms, p10_ms, p90_ms;
 } Timing;
 
-/** Bytes of the buffer that flush_l2() overwrites and reads before each sample. */
-size_t timing_flush_bytes(size_t l2_bytes);
-
 /** How many samples to take; all limits apply. */
 typedef struct Sampling {
   int least;         /**< minimum number of samples */

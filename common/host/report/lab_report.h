@@ -17,7 +17,7 @@ struct RunRecord;
 
 #ifdef SIMT_BACKEND
 
-/** Chooses the build of the step that the request needs and starts the lab, or else stops it. */
+/** Starts the checks that the request needs, none or more. */
 bool lab_report_start(const ReportRequest *request, Error *error);
 
 /**

@@ -9,18 +9,6 @@ const char *ceiling_name(Ceiling ceiling) {
   return NAMES[ceiling];
 }
 
-const char *human_number(double value, const char *unit, char text[40]) {
-  static const char PREFIXES[] = " kMGTP";
-  int prefix = 0;
-  while (value >= 1000 && prefix < 5) {
-    value /= 1000;
-    prefix++;
-  }
-  snprintf(text, 40, prefix == 0 ? "%.0f %.*s%s" : "%.2f %.*s%s", value, prefix > 0,
-           &PREFIXES[prefix], unit);
-  return text;
-}
-
 void record_description(RunRecord *run, int heads) {
   Description *d = &run->description;
   step_build()->describe(&run->request->problem, heads, d);

@@ -65,6 +65,9 @@ typedef struct LabSummary {
 } LabSummary;
 
 typedef struct RunRecord {
+  const char *step; /**< its name */
+  /** Adds the fields of the problem to a record; NULL: there are none. */
+  void (*add_problem)(JsonObject *object, const struct RunRecord *run);
   const RunRequest *request;
   const Device *device;
   MaskFacts mask_facts;
@@ -108,8 +111,5 @@ double record_arithmetic_tflops(const RunRecord *run);
 
 /** The name that reports use. */
 const char *ceiling_name(Ceiling ceiling);
-
-/** "1.50 MFLOP" and the like, with the prefix that suits, written to `text` and returned. */
-const char *human_number(double value, const char *unit, char text[40]);
 
 #endif

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "host/base/values.h"
+
 static void print_problem(const RunRecord *run, FILE *out) {
   const Problem *p = &run->request->problem;
   fprintf(out, "problem    B=%d Hq=%d Hkv=%d Nq=%d Nkv=%d D=%d %s, mask %s, scale %.4g", p->batch,

@@ -135,6 +135,11 @@ cudaError_t cudaMalloc(T **pointer, size_t size) {
   return cudaMalloc((void **)(void *)pointer, size);
 }
 
+template <typename T>
+cudaError_t cudaMallocHost(T **pointer, size_t size) {
+  return cudaMallocHost((void **)(void *)pointer, size);
+}
+
 /* Variables of the device, and __constant__ ones. cudaMemcpy() refuses a null pointer. */
 
 template <typename T>

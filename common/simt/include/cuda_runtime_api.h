@@ -31,16 +31,21 @@ typedef enum cudaError {
   cudaErrorMemoryAllocation = 2,
   cudaErrorInvalidConfiguration = 9,
   cudaErrorInvalidMemcpyDirection = 21,
+  cudaErrorInsufficientDriver = 35,
   cudaErrorInvalidDeviceFunction = 98,
+  cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
   cudaErrorInvalidResourceHandle = 400,
+  cudaErrorIllegalState = 401,
+  cudaErrorNotReady = 600,
   cudaErrorIllegalAddress = 700,
   cudaErrorLaunchOutOfResources = 701,
   cudaErrorLaunchTimeout = 702,
   cudaErrorAssert = 710,
   cudaErrorMisalignedAddress = 716,
   cudaErrorLaunchFailure = 719,
-  cudaErrorNotSupported = 801
+  cudaErrorNotSupported = 801,
+  cudaErrorStreamCaptureUnsupported = 900
 } cudaError_t;
 
 const char *cudaGetErrorName(cudaError_t error);
@@ -133,7 +138,10 @@ cudaError_t cudaMemsetAsync(void *pointer, int value, size_t count,
 
 typedef struct CUevent_st *cudaEvent_t;
 
+enum { cudaEventDefault = 0, cudaEventDisableTiming = 2 };
+
 cudaError_t cudaEventCreate(cudaEvent_t *event);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream SIMT_DEFAULT(0));
 cudaError_t cudaEventQuery(cudaEvent_t event);
@@ -141,6 +149,43 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event);
 
 /** Time on this machine. It says nothing about the time that a GPU would take. */
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t stop);
+
+/* --- Streams and graphs ----------------------------------------------------------------------- */
+
+/**
+ * What is put into a stream runs when the program waits for it, in an order that streams and events
+ * allow; SIMT_ORDER chooses among those. One thread of the host may use them.
+ */
+enum { cudaStreamDefault = 0, cudaStreamNonBlocking = 1 };
+
+cudaError_t cudaStreamCreate(cudaStream_t *stream);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamQuery(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
+                                unsigned flags SIMT_DEFAULT(0));
+
+/** Pinned memory: copies on a stream read and write it when they run, not when they are put. */
+cudaError_t cudaMallocHost(void **pointer, size_t size);
+cudaError_t cudaFreeHost(void *pointer);
+
+typedef struct CUgraph_st *cudaGraph_t;
+typedef struct CUgraph_st *cudaGraphExec_t;
+typedef enum cudaStreamCaptureMode {
+  cudaStreamCaptureModeGlobal = 0,
+  cudaStreamCaptureModeThreadLocal = 1,
+  cudaStreamCaptureModeRelaxed = 2
+} cudaStreamCaptureMode;
+
+/** Graphs are captured from streams; their parts run in the order of the capture. */
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *made, cudaGraph_t graph,
+                                 unsigned long long flags SIMT_DEFAULT(0));
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
 /* --- Kernels -------------------------------------------------------------------------------- */
 

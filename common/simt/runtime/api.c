@@ -86,10 +86,12 @@ cudaError_t cudaRuntimeGetVersion(int *version) {
 }
 
 cudaError_t cudaDeviceSynchronize(void) {
+  simt_finish_streams(true);
   return simt_result(cudaSuccess);
 }
 
 cudaError_t cudaDeviceReset(void) {
+  simt_finish_streams(true);
   simt_memory_reset();
   simt_forget_kernel_attributes();
   simt_forget_errors();
@@ -104,6 +106,7 @@ cudaError_t cudaMalloc(void **pointer, size_t size) {
 }
 
 cudaError_t cudaFree(void *pointer) {
+  simt_finish_streams(true);
   if (failed_before()) return simt_result(cudaSuccess);
   return simt_result(simt_memory_free(pointer));
 }
@@ -116,47 +119,12 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
   return cudaSuccess;
 }
 
-/** May a copy use this non-empty range as device memory, or otherwise as host memory? */
-static bool range_ok(const void *pointer, size_t count, bool on_device) {
-  if (on_device) return simt_memory_contains(pointer, count);
-  const uintptr_t begin = (uintptr_t)pointer, last = begin + (count - 1);
-  return pointer != NULL && last >= begin && !simt_memory_is_global(pointer) &&
-         !simt_memory_is_global((const void *)last);
-}
-
 cudaError_t cudaMemcpy(void *target, const void *source, size_t count, cudaMemcpyKind kind) {
-  if (failed_before()) return simt_result(cudaSuccess);
-  if ((unsigned)kind > cudaMemcpyDefault) return simt_result(cudaErrorInvalidMemcpyDirection);
-  if (count == 0) return cudaSuccess;
-  const bool any = kind == cudaMemcpyDefault;
-  const bool to_device = any ? simt_memory_is_global(target) : (kind & cudaMemcpyHostToDevice) != 0;
-  const bool from_device =
-      any ? simt_memory_is_global(source) : (kind & cudaMemcpyDeviceToHost) != 0;
-  if (!range_ok(target, count, to_device) || !range_ok(source, count, from_device)) {
-    return simt_result(cudaErrorInvalidValue);
-  }
-  memmove(target, source, count);
-  if (to_device && simt_observer != NULL) {
-    simt_observer->memory_written((uintptr_t)target, count);
-  }
-  return cudaSuccess;
-}
-
-cudaError_t cudaMemcpyAsync(void *target, const void *source, size_t count, cudaMemcpyKind kind,
-                            cudaStream_t stream) {
-  (void)stream;
-  return cudaMemcpy(target, source, count, kind);
+  simt_finish_streams(false);
+  return simt_copy_now(target, source, count, kind);
 }
 
 cudaError_t cudaMemset(void *pointer, int value, size_t count) {
-  if (failed_before() || count == 0) return simt_result(cudaSuccess);
-  if (!simt_memory_contains(pointer, count)) return simt_result(cudaErrorInvalidValue);
-  memset(pointer, value, count);
-  if (simt_observer != NULL) simt_observer->memory_written((uintptr_t)pointer, count);
-  return cudaSuccess;
-}
-
-cudaError_t cudaMemsetAsync(void *pointer, int value, size_t count, cudaStream_t stream) {
-  (void)stream;
-  return cudaMemset(pointer, value, count);
+  simt_finish_streams(false);
+  return simt_set_now(pointer, value, count);
 }

@@ -4,7 +4,8 @@
  */
 #include <string.h>
 
-#include "runtime.h"
+#include "hopper.h"
+#include "program.h"
 
 /** The value that an atomic stores in place of `a`. Both widths share this code, but not the
  * types. */
@@ -58,11 +59,90 @@ static DEFINE_APPLY(simt_apply_64, uint64_t, int64_t, double)
   simt_worker->access_call_site = call_site;
 }
 
+/* --- Threads that wait for each other ----------------------------------------------------------
+ */
+
+static Change *kept_change(Worker *w, const void *address) {
+  return &w->kept_changes[(uintptr_t)address / 4 % KEPT_CHANGES];
+}
+
+static uint64_t all_changes(const Launch *launch) {
+  uint64_t sum = 0;
+  for (int i = 0; i < MAX_WORKERS; i++) {
+    if (launch->workers[i] != NULL) sum += atomic_load(&launch->workers[i]->changes);
+  }
+  return sum;
+}
+
+/** Did the latest action of every thread that could go on only read a value, with an atomic? Those
+ * that did then count as waiting for another value. */
+static bool all_wait_for_values(Worker *w) {
+  for (int i = 0; i < w->thread_count; i++) {
+    const bool can_go_on = w->warps[i / WARP_SIZE].ready >> i % WARP_SIZE & 1;
+    if (can_go_on && w->waits[i].awaited != ANOTHER_VALUE) return false;
+  }
+  for (int warp = 0; warp < MAX_WARPS; warp++) {
+    w->warps[warp].parked |= w->warps[warp].ready;
+    w->warps[warp].ready = 0;
+  }
+  return true;
+}
+
+/** Ends the block if no block goes on: none has changed a value since the last time. */
+static void note_atomic_in_vain(Worker *w) {
+  Launch *launch = (Launch *)(uintptr_t)w->launch;
+  if (++w->idle_atomics % SIMT_PATIENCE != 0) return;
+  if (w->idle_atomics == SIMT_PATIENCE) launch->stuck++;
+  const uint64_t changes = all_changes(launch);
+  if (launch->stuck == launch->running && w->idle_atomics > SIMT_PATIENCE &&
+      changes == w->changes_seen && all_wait_for_values(w)) {
+    simt_end_block(DEADLOCK, &w->waits[w->running]);
+  }
+  w->changes_seen = changes;
+}
+
+static void note_change(Worker *w, const void *address, const void *call_site) {
+  Launch *launch = (Launch *)(uintptr_t)w->launch;
+  if (w->idle_atomics >= SIMT_PATIENCE) launch->stuck--;
+  w->idle_atomics = 0;
+  w->changes++;
+  *kept_change(w, address) = (Change){address, w->block.index, w->running, call_site};
+}
+
+void simt_describe_value(const Worker *worker, const void *address, char *text, size_t text_size) {
+  char memory[128], where[512];
+  simt_memory_describe((uintptr_t)address, memory, sizeof memory);
+  int length = snprintf(text, text_size, "another value %s", memory);
+  for (int i = 0; i < MAX_WORKERS; i++) {
+    Worker *w = worker->launch->workers[i];
+    const Change *change = w == NULL ? NULL : kept_change(w, address);
+    if (change == NULL || change->address != address) continue;
+    simt_source_line((uintptr_t)change->call_site - 1, where, sizeof where);
+    snprintf(text + length, text_size - (size_t)length,
+             ", last changed by thread %d of block (%u,%u,%u) at %s", change->thread,
+             change->block.x, change->block.y, change->block.z, where);
+  }
+}
+
+/* --- Atomics ---------------------------------------------------------------------------------- */
+
 /** A thread may spin until another thread writes, so every atomic lets other threads run. */
-static void end_atomic(SimtAccess access, bool writes, SimtOrder order) {
+static void end_atomic(const void *address, SimtAccess access, bool writes, bool changes,
+                       SimtOrder order) {
+  Worker *w = simt_worker;
+  const void *call_site = w->access_call_site;
   if (simt_observer != NULL) simt_observer->atomic_done(access, writes, order);
-  simt_worker->access_call_site = NULL;
-  simt_worker->counters.atomics++;
+  w->access_call_site = NULL;
+  w->counters.atomics++;
+  w->waits[w->running] = (Wait){.call_site = call_site,
+                                .awaited = changes ? -1 : ANOTHER_VALUE,
+                                .number = (unsigned)(uintptr_t)address,
+                                .address = address};
+  if (changes) {
+    note_change(w, address, call_site);
+  } else {
+    note_atomic_in_vain(w);
+  }
   simt_yield();
 }
 
@@ -76,7 +156,7 @@ static void end_atomic(SimtAccess access, bool writes, SimtOrder order) {
     while (                                                                                        \
         !atomic_compare_exchange_weak(target, &old, simt_apply_##bits(operation, old, operand))) { \
     }                                                                                              \
-    end_atomic(access, true, order);                                                               \
+    end_atomic(address, access, true, simt_apply_##bits(operation, old, operand) != old, order);   \
     return old;                                                                                    \
   }                                                                                                \
   Unsigned simt_compare_and_swap_##bits(void *address, Unsigned expected, Unsigned desired) {      \
@@ -84,7 +164,7 @@ static void end_atomic(SimtAccess access, bool writes, SimtOrder order) {
                  __builtin_return_address(0));                                                     \
     _Atomic Unsigned *target = address;                                                            \
     const bool swapped = atomic_compare_exchange_strong(target, &expected, desired);               \
-    end_atomic(SIMT_UPDATES, swapped, SIMT_RELAXED);                                               \
+    end_atomic(address, SIMT_UPDATES, swapped, swapped, SIMT_RELAXED);                             \
     return expected;                                                                               \
   }
 
@@ -94,14 +174,14 @@ DEFINE_ATOMICS(64, uint64_t)
 uint32_t simt_load_acquire_32(const void *address) {
   begin_atomic(address, sizeof(uint32_t), SIMT_LOADS, SIMT_ACQUIRE, __builtin_return_address(0));
   const uint32_t value = atomic_load((const _Atomic uint32_t *)address);
-  end_atomic(SIMT_LOADS, false, SIMT_ACQUIRE);
+  end_atomic(address, SIMT_LOADS, false, false, SIMT_ACQUIRE);
   return value;
 }
 
 void simt_store_release_32(void *address, uint32_t value) {
   begin_atomic(address, sizeof(uint32_t), SIMT_STORES, SIMT_RELEASE, __builtin_return_address(0));
   atomic_store((_Atomic uint32_t *)address, value);
-  end_atomic(SIMT_STORES, true, SIMT_RELEASE);
+  end_atomic(address, SIMT_STORES, true, true, SIMT_RELEASE);
 }
 
 /** Loops that poll a flag often contain a fence, so it lets other threads run, as atomics do. */

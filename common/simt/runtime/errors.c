@@ -14,9 +14,14 @@ static const ErrorText TEXTS[] = {
     ENTRY(cudaErrorMemoryAllocation, "out of memory"),
     ENTRY(cudaErrorInvalidConfiguration, "invalid configuration argument"),
     ENTRY(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy"),
+    ENTRY(cudaErrorInsufficientDriver,
+          "CUDA driver version is insufficient for CUDA runtime version"),
     ENTRY(cudaErrorInvalidDeviceFunction, "invalid device function"),
+    ENTRY(cudaErrorNoDevice, "no CUDA-capable device is detected"),
     ENTRY(cudaErrorInvalidDevice, "invalid device ordinal"),
     ENTRY(cudaErrorInvalidResourceHandle, "invalid resource handle"),
+    ENTRY(cudaErrorIllegalState, "the operation cannot be performed in the present state"),
+    ENTRY(cudaErrorNotReady, "device not ready"),
     ENTRY(cudaErrorIllegalAddress, "an illegal memory access was encountered"),
     ENTRY(cudaErrorLaunchOutOfResources, "too many resources requested for launch"),
     ENTRY(cudaErrorLaunchTimeout, "the launch timed out and was terminated"),
@@ -24,6 +29,7 @@ static const ErrorText TEXTS[] = {
     ENTRY(cudaErrorMisalignedAddress, "misaligned address"),
     ENTRY(cudaErrorLaunchFailure, "unspecified launch failure"),
     ENTRY(cudaErrorNotSupported, "operation not supported"),
+    ENTRY(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"),
 };
 
 static const ErrorText *find(cudaError_t error) {

@@ -105,7 +105,13 @@ typedef struct Hopper {
 } Hopper;
 
 /** What a parked thread waits for. */
-typedef enum Awaited { AN_MBARRIER, A_NAMED_BARRIER, ITS_WARPGROUP, REGISTERS_TO_BE_FREE } Awaited;
+typedef enum Awaited {
+  AN_MBARRIER,
+  A_NAMED_BARRIER,
+  ITS_WARPGROUP,
+  REGISTERS_TO_BE_FREE,
+  ANOTHER_VALUE /* in memory that it reads with atomics, again and again: atomic.c */
+} Awaited;
 
 /** Suspends the running thread until simt_unpark(). `number`: of the barrier, or how many. */
 void simt_park(Awaited awaited, unsigned number, const void *call_site);
@@ -114,6 +120,9 @@ void simt_unpark(Worker *worker, Awaited awaited, unsigned number);
 
 /** Says, in a report, what the thread waits for. */
 void simt_describe_awaited(const Worker *worker, const Wait *wait, char *text, size_t text_size);
+
+/** Says who changed the value there last. */
+void simt_describe_value(const Worker *worker, const void *address, char *text, size_t text_size);
 
 /** Ends the block; the report says `complaint`. */
 __attribute__((noreturn, format(printf, 2, 3))) void simt_complain(const void *call_site,

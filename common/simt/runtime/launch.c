@@ -3,6 +3,7 @@
  * thread takes blocks too: it may finish a small grid before the others have woken up.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "hopper.h"
 #include "program.h"
@@ -95,6 +96,8 @@ static void run_blocks(Worker *worker, Launch *launch) {
       launch->error = cudaErrorLaunchOutOfResources;
     }
   }
+  memset(worker->kept_changes, 0, sizeof worker->kept_changes);
+  launch->running++;
   while (!atomic_load(&launch->failed)) {
     const uint64_t n = atomic_fetch_add(&launch->next_block, 1);
     if (n >= launch->block_count) break;
@@ -106,6 +109,9 @@ static void run_blocks(Worker *worker, Launch *launch) {
     /* Not 0: the generator would only return 0. */
     worker->random_state = hash(settings->seed ^ hash(launch->ordinal ^ hash(i))) | 1;
     const Outcome outcome = simt_run_block(worker);
+    if (worker->idle_atomics >= SIMT_PATIENCE) launch->stuck--;
+    worker->idle_atomics = 0;
+    worker->changes++;
     if (outcome == FINISHED) {
       atomic_fetch_add(&launch->blocks_done, 1);
     } else {
@@ -116,6 +122,7 @@ static void run_blocks(Worker *worker, Launch *launch) {
     worker->counters.blocks++;
     worker->counters.threads += threads;
   }
+  launch->running--;
   if (simt_observer != NULL && begun) simt_observer->worker_ended();
   pthread_mutex_lock(&pool.lock);
   add_counters(&pool.counters, &worker->counters);
@@ -252,6 +259,7 @@ static void report_first_failure(Launch *launch) {
 static void run_launch(Launch *launch, const Settings *settings) {
   char damage[256];
   launch->ordinal = ++pool.launches;
+  launch->workers = pool.workers;
   launch->block_count = (uint64_t)launch->grid.x * launch->grid.y * launch->grid.z;
   choose_block_order(launch, settings);
   start_workers(settings->workers);
@@ -271,30 +279,10 @@ static void run_launch(Launch *launch, const Settings *settings) {
   }
 }
 
-void simt_launch(const void *kernel, dim3 grid, dim3 block, size_t dynamic_shared_bytes,
-                 cudaStream_t stream, void (*entry)(void *arguments), void *arguments,
-                 size_t arguments_bytes) {
-  Launch launch = {
-      .kernel = kernel,
-      .entry = entry,
-      .arguments = arguments,
-      .arguments_bytes = arguments_bytes,
-      .grid = grid,
-      .block = block,
-      .dynamic_shared_bytes = dynamic_shared_bytes,
-  };
-  if (simt_worker != NULL) { /* it would wait for the launch that it belongs to */
-    simt_complain(__builtin_return_address(0),
-                  "a launch from a kernel, which this backend does not support,");
-  }
-  if (simt_sticky_error() != cudaSuccess) return;
-  (void)stream; /* streams order nothing */
-  const cudaError_t error = simt_check_launch(&launch);
-  if (error != cudaSuccess) {
-    simt_set_last_error(error);
-    return;
-  }
+void simt_launch_now(const Launch *given) {
+  Launch launch = *given;
   const Settings *settings = simt_settings(); /* before the lock: may end the program */
+  if (simt_sticky_error() != cudaSuccess) return;
   pthread_mutex_lock(&pool.launching);
   run_launch(&launch, settings);
   pthread_mutex_unlock(&pool.launching);

@@ -279,6 +279,9 @@ void simt_describe_awaited(const Worker *worker, const Wait *wait, char *text, s
                barrier->arrived, barrier->threads);
       break;
     }
+    case ANOTHER_VALUE:
+      simt_describe_value(worker, wait->address, text, text_size);
+      break;
     case ITS_WARPGROUP:
       snprintf(text, text_size, "a wgmma that not all warps of its warpgroup have issued");
       break;

@@ -55,6 +55,18 @@ size_t simt_device_variables(SimtVariable **list);
 /** Finds the variable that holds the address; thread-local ones are not searched. */
 bool simt_find_variable(uintptr_t address, SimtVariable *variable);
 
+/* --- transfer.c, launch.c: what runs at once, whatever waits in streams ------------------------
+ */
+
+cudaError_t simt_copy_now(void *target, const void *source, size_t count, cudaMemcpyKind kind);
+cudaError_t simt_set_now(void *pointer, int value, size_t count);
+void simt_launch_now(const Launch *launch);
+
+/* --- stream.c ------------------------------------------------------------------------------- */
+
+/** Runs what waits in all streams, or in those that the default stream waits for. */
+void simt_finish_streams(bool all);
+
 /* --- memory.c ------------------------------------------------------------------------------- */
 
 cudaError_t simt_memory_allocate(void **pointer, size_t size);

@@ -95,7 +95,24 @@ typedef struct Launch {
   atomic_bool failed; /* no more blocks are started; the first failure is reported */
   atomic_bool timed_out;
   cudaError_t error;
+  /* Workers that run blocks, and those of them whose threads only repeat atomics in vain. */
+  _Atomic int running, stuck;
+  struct Worker *const *workers;
 } Launch;
+
+/** Who changed the value at an address last, by an atomic. */
+typedef struct Change {
+  const void *address;
+  uint3 block;
+  int thread;
+  const void *call_site;
+} Change;
+
+enum { KEPT_CHANGES = 256 };
+
+/** So many atomics in vain, by the threads of a worker, before it is asked whether anybody goes on.
+ */
+enum { SIMT_PATIENCE = 1 << 18 };
 
 /* --- scheduler.c ---------------------------------------------------------------------------- */
 
@@ -125,6 +142,7 @@ typedef struct Wait {
   const void *call_site;
   int awaited; /* by a parked thread: hopper.h */
   unsigned number;
+  const void *address; /* of the thread's latest atomic */
 } Wait;
 
 /**
@@ -213,6 +231,11 @@ struct Worker {
   uint16_t under_way[COPY_TARGETS]; /* copies to each slot, by the low bits of the address */
 
   struct Hopper *hopper; /* hopper.h; NULL: not used yet */
+
+  uint64_t idle_atomics; /* since the last one that changed a value */
+  _Atomic uint64_t changes;
+  uint64_t changes_seen;             /* of all workers */
+  Change kept_changes[KEPT_CHANGES]; /* by address */
 
   Order order;
   uint64_t random_state;

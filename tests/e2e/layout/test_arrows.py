@@ -42,10 +42,10 @@ def test_the_cpu_backend_includes_nothing_of_attention() -> None:
 
 
 def test_steps_and_device_code_include_no_host_code() -> None:
-    """The judge of the exercises is a host program."""
+    """The judge of the exercises and what the foundations share are host programs."""
     assert [(path, name) for folder in ("steps", "common/device") for path in sources(folder)
-            for name in includes(path) if path.name != "judge.c"
-            and not name.startswith(("attention.h", "block_mask.h", "device/", "tensor_map_limits.h"))] == []
+            for name in includes(path) if path.suffix != ".c"
+            and not name.startswith(("attention.h", "foundation.h", "block_mask.h", "device/", "tensor_map_limits.h"))] == []
 
 
 def test_plots_import_only_plots_and_the_library_of_the_tests() -> None:

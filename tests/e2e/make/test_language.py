@@ -8,7 +8,6 @@ from tests.lib.source_tree import SourceTree
 pytestmark = pytest.mark.cpu_only("nvcc takes all of this")
 
 HEADERS = {
-    "mma.h": ("using namespace nvcuda;\nwmma::fragment<int> a;", "mma_m16n8k16() of device/ptx.cuh"),
     "cuda_pipeline.h": ("void f() { __pipeline_commit(); }", "cp_async_16() of device/ptx.cuh"),
     "cuda/pipeline": ("cuda::pipeline<int> p;", "cp_async_16() of device/ptx.cuh"),
     "cuda/barrier": ("cuda::barrier<int> b;", "mbarrier_*() of device/ptx_hopper.cuh"),

@@ -50,10 +50,10 @@ void add_counts(JsonObject *object, const char *prefix, const LabCounts *c) {
 
 /* --- Records -------------------------------------------------------------------------------- */
 
-static void begin(JsonObject *object, const char *record) {
+static void begin(JsonObject *object, const RunRecord *run, const char *record) {
   json_begin(object);
   json_string(object, "record", record);
-  json_string(object, "step", step.name);
+  json_string(object, "step", run->step);
 }
 
 /** Ends the object and appends its line. */
@@ -65,9 +65,9 @@ static void end(JsonObject *object, FILE *lines) {
 
 static void add_run(const RunRecord *run, FILE *lines) {
   JsonObject object;
-  begin(&object, "run");
+  begin(&object, run, "run");
   json_string(&object, "commit", version_commit());
-  json_add_problem(&object, run);
+  if (run->add_problem != NULL) run->add_problem(&object, run);
   json_integer(&object, "findings", (int64_t)run->lab.findings);
   add_counts(&object, "", &run->lab.counts);
   end(&object, lines);
@@ -75,7 +75,7 @@ static void add_run(const RunRecord *run, FILE *lines) {
 
 static void add_kernel(const RunRecord *run, const LabKernel *kernel, FILE *lines) {
   JsonObject object;
-  begin(&object, "kernel");
+  begin(&object, run, "kernel");
   json_string(&object, "kernel", kernel->name);
   json_bool(&object, "forward", in_forward_pass(kernel, &run->description));
   json_integer(&object, "launches", (int64_t)kernel->launches);
@@ -84,10 +84,10 @@ static void add_kernel(const RunRecord *run, const LabKernel *kernel, FILE *line
   end(&object, lines);
 }
 
-static void add_line(const LabLine *line, Sources *sources, FILE *lines) {
+static void add_line(const RunRecord *run, const LabLine *line, Sources *sources, FILE *lines) {
   const char *text = source_line(sources, line->file, line->line);
   JsonObject object;
-  begin(&object, "line");
+  begin(&object, run, "line");
   json_string(&object, "kernel", line->kernel);
   json_string(&object, "file", line->file);
   json_integer(&object, "line", line->line);
@@ -96,9 +96,9 @@ static void add_line(const LabLine *line, Sources *sources, FILE *lines) {
   end(&object, lines);
 }
 
-static void add_finding(const LabFinding *f, FILE *lines) {
+static void add_finding(const RunRecord *run, const LabFinding *f, FILE *lines) {
   JsonObject object;
-  begin(&object, "finding");
+  begin(&object, run, "finding");
   json_string(&object, "what", lab_kind_text(f->kind));
   json_string(&object, "kernel", f->kernel);
   json_string(&object, "place", f->place);
@@ -120,7 +120,7 @@ static void add_bounds(const RunRecord *run, FILE *lines) {
   find_bounds(run, &run->lab.counts, bounds);
   for (int i = 0; i < BOUNDS; i++) {
     JsonObject object;
-    begin(&object, "bound");
+    begin(&object, run, "bound");
     json_string(&object, "gpu", run->request->report->gpu.name);
     json_string(&object, "unit", bounds[i].unit);
     json_number(&object, "work", bounds[i].work);
@@ -134,8 +134,10 @@ static void add_all(const RunRecord *run, const LabResults *results, Sources *so
                     FILE *lines) {
   add_run(run, lines);
   for (size_t i = 0; i < results->kernel_count; i++) add_kernel(run, &results->kernels[i], lines);
-  for (size_t i = 0; i < results->line_count; i++) add_line(&results->lines[i], sources, lines);
-  for (size_t i = 0; i < results->finding_count; i++) add_finding(&results->findings[i], lines);
+  for (size_t i = 0; i < results->line_count; i++)
+    add_line(run, &results->lines[i], sources, lines);
+  for (size_t i = 0; i < results->finding_count; i++)
+    add_finding(run, &results->findings[i], lines);
   if (run->request->report->parts & REPORT_ROOFLINE && run->complete) add_bounds(run, lines);
 }
 

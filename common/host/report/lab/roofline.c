@@ -2,6 +2,7 @@
  * The roofline of a GPU: the least time of each unit for its share of the counted work. The longest
  * of these times is a lower bound of the time of a pass, not an estimate.
  */
+#include "host/base/values.h"
 #include "host/report/lab/parts.h"
 
 void find_bounds(const RunRecord *run, const LabCounts *forward, Bound bounds[BOUNDS]) {

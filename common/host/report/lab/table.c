@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "host/base/values.h"
 #include "host/report/lab/parts.h"
 
 enum { MOST_LINES = 12, SOURCE_COLUMNS = 100 };
