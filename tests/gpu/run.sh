@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests that need a GPU: the end-to-end tests on the device, compute-sanitizer, Nsight Compute's
 # counts.
-# Usage: tests/gpu/run.sh OUTPUT-DIRECTORY test|test-gpu-only|sanitize|counts...
+# Usage: tests/gpu/run.sh OUTPUT-DIRECTORY test|test-gpu-only|sanitize|counts|exercises...
 # OUTPUT-DIRECTORY gets PART.log, and PART.xml or counts.jsonl; the exit code is 1 if a part has
 # failed.
 set -uo pipefail
@@ -77,7 +77,8 @@ for part; do
       ;;
     sanitize) sanitize_all > >(tee "$out/sanitize.log") 2>&1 || failed=1 ;;
     counts) tests/gpu/counts.sh "$build" "$out/counts.jsonl" > >(tee "$out/counts.log") 2>&1 || failed=1 ;;
-    *) echo "$part: must be test, test-gpu-only, sanitize or counts" >&2; exit 2 ;;
+    exercises) BACKEND=cuda BUILD=$build python3 tests/gpu/exercises.py > >(tee "$out/exercises.log") 2>&1 || failed=1 ;;
+    *) echo "$part: must be test, test-gpu-only, sanitize, counts or exercises" >&2; exit 2 ;;
   esac
   wait
 done

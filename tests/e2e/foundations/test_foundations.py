@@ -21,7 +21,7 @@ MOST_LINES = 220
 
 def run(name: str, *options: object, **environment: str) -> subprocess.CompletedProcess:
     return subprocess.run([STEP_DIR / name, *map(str, options)], env={**os.environ, **environment}, check=False,
-                          text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                          text=True, capture_output=True)
 
 
 @pytest.mark.parametrize("n", SIZES + ELEMENTS)

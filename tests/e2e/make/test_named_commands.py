@@ -29,7 +29,8 @@ TOOLS = {
     "real-input": tuple(f"plots.tools.real_input.{name}" for name in ("measure", "e4m3", "tables")),
 }
 # Targets that are parts of those that .ci/run makes.
-PARTS = {"test", "test-unit", "test-e2e", "libraries", "simt", "lab-counts", "docs", "explorers", "slides"}
+PARTS = {"test", "test-unit", "test-e2e", "libraries", "simt", "lab-counts", "docs", "explorers", "slides",
+         "foundations", "fNN"}
 # Test files that make the others.
 ELSEWHERE = {
     "all": "make/test_make.py", "clean": "exercises/test_exercises.py", "exercises": "exercises/test_exercises.py",
@@ -55,7 +56,7 @@ def targets(text: str) -> set[str]:
     """Of the make commands in a text; the number of a step or an exercise does not matter."""
     words = {re.sub(r"variants/step\w+", "variants/{name}", word)
              for match in COMMAND.finditer(text) for word in match[2].split()}
-    return {re.sub(r"^(step|diff|ex|broken)(\d\d[a-z]?|NN)(?:_mine)?$", r"\1NN", word) for word in words}
+    return {re.sub(r"^(step|diff|ex|broken|f)(\d\d[a-z]?|NN)(?:_mine)?$", r"\1NN", word) for word in words}
 
 
 def named_in_pages() -> set[str]:
