@@ -17,6 +17,7 @@ constexpr int IN = 6, OUT = 3;  // floats of a particle: position and velocity; 
 constexpr int IN_ODD = IN + 1;  // odd: 32 lanes that read 32 particles use 32 banks
 constexpr float DT = 0.125f;    // a power of two, so that the host gets the same bits
 
+// [chunks]
 /** Arrays: x of all particles, then y of all, ... : element (field, i) is at [field * n + i]. */
 __device__ void move_in_arrays(const float *in, float *out, int n, int i) {
   for (int axis = 0; axis < OUT; axis++) {
@@ -29,13 +30,15 @@ __global__ void chunks_kernel(const float *in, float *out, int n) {
   const int first = (blockIdx.x * THREADS + threadIdx.x) * PER_THREAD;
   for (int i = first; i < first + PER_THREAD && i < n; i++) move_in_arrays(in, out, n, i);
 }
-
+// [chunks]
+// [arrays]
 /** Neighbouring threads take neighbouring particles. */
 __global__ void arrays_kernel(const float *in, float *out, int n) {
   const int i = blockIdx.x * THREADS + threadIdx.x;
   if (i < n) move_in_arrays(in, out, n, i);
 }
-
+// [arrays]
+// [structures]
 /** Structures: element (i, field) is at [6 * i + field], so a warp's lanes are 24 bytes apart. */
 __global__ void structures_kernel(const float *in, float *out, int n) {
   const int i = blockIdx.x * THREADS + threadIdx.x;
@@ -44,7 +47,8 @@ __global__ void structures_kernel(const float *in, float *out, int n) {
     out[OUT * i + axis] = in[IN * i + axis] + DT * in[IN * i + OUT + axis];
   }
 }
-
+// [structures]
+// [staged]
 /** Structures, too: a block copies them to and from shared memory as if they were plain floats. */
 __global__ void staged_kernel(const float *in, float *out, int n) {
   __shared__ float in_shared[THREADS * IN_ODD], out_shared[THREADS * OUT];
@@ -63,6 +67,7 @@ __global__ void staged_kernel(const float *in, float *out, int n) {
   __syncthreads();  // all results are
   for (int i = thread; i < OUT * count; i += THREADS) out[OUT * first + i] = out_shared[i];
 }
+// [staged]
 
 static int n;
 static float *right_arrays, *right_structures;

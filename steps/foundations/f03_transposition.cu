@@ -15,6 +15,7 @@
 constexpr int TILE = 32;  // as many as a warp has lanes, and shared memory banks
 constexpr int ROWS = 8;   // rows of the tile that the threads of a block load at a time
 
+// [layouts]
 /** Where element (row, column) of a tile is in shared memory. */
 struct Plain {
   static constexpr int FLOATS = TILE * TILE;
@@ -32,7 +33,8 @@ struct Swizzled {
   static constexpr int FLOATS = TILE * TILE;
   static __device__ int place(int row, int column) { return row * TILE + (column ^ row); }
 };
-
+// [layouts]
+// [naive]
 /** A warp reads a row and writes a column, 32 elements that are n floats apart. */
 __global__ void __launch_bounds__(TILE *ROWS) naive_kernel(const float *in, float *out, int n) {
   const int column = blockIdx.x * TILE + threadIdx.x;
@@ -41,7 +43,8 @@ __global__ void __launch_bounds__(TILE *ROWS) naive_kernel(const float *in, floa
     if (row < n && column < n) out[(int64_t)column * n + row] = in[(int64_t)row * n + column];
   }
 }
-
+// [naive]
+// [tiled]
 /** A block transposes a tile through shared memory. */
 template <typename Layout>
 __global__ void __launch_bounds__(TILE *ROWS) tiled_kernel(const float *in, float *out, int n) {
@@ -59,6 +62,7 @@ __global__ void __launch_bounds__(TILE *ROWS) tiled_kernel(const float *in, floa
     if (row < n && column < n) out[(int64_t)row * n + column] = tile[Layout::place(lane, i)];
   }
 }
+// [tiled]
 
 static int n;
 static float *in, *out, *right;
