@@ -33,6 +33,7 @@ typedef enum MaskKind {
   MASK_BLOCKS /**< as Tensors::block_mask says; for steps that take block masks: block_mask.h */
 } MaskKind;
 
+struct BackwardTensors;
 struct BlockMask;
 struct BlockMaskSupport;
 struct ReferenceRule;
@@ -91,7 +92,7 @@ typedef enum Ceiling {
   CEILING_WGMMA_FP8 /**< wgmma with e4m3 operands, likewise */
 } Ceiling;
 
-/** One kernel launch of a forward pass. */
+/** One kernel launch of a pass. */
 typedef struct KernelLaunch {
   const char *name;            /**< "scores" for scores_kernel */
   const void *kernel;          /**< as cudaFuncGetAttributes() takes it */
@@ -100,7 +101,7 @@ typedef struct KernelLaunch {
 } KernelLaunch;
 
 /** No step launches more kernels in a pass. */
-enum { MAX_LAUNCHES = 3 };
+enum { MAX_LAUNCHES = 6 };
 
 /** What a step does with one problem: its tiles, its traffic and its launches. */
 typedef struct Description {
@@ -113,7 +114,7 @@ typedef struct Description {
   int intermediate_bytes_per_entry;
   /** V of masked keys is multiplied by 0 instead of skipped: NaN or Inf in it spreads in a tile. */
   bool multiplies_masked_keys;
-  int launch_count;                    /**< kernels of a forward pass */
+  int launch_count;                    /**< kernels of a pass */
   KernelLaunch launches[MAX_LAUNCHES]; /**< in this order */
 } Description;
 
@@ -151,6 +152,11 @@ typedef struct Step {
   cudaError_t (*forward)(const Problem *problem, const Tensors *tensors, int heads,
                          cudaStream_t stream);
 
+  /** The same for a backward pass, in place of forward(): backward.h. `heads` is a multiple of the
+   * query heads that share a key/value head. */
+  cudaError_t (*backward)(const Problem *problem, const struct BackwardTensors *tensors, int heads,
+                          cudaStream_t stream);
+
   const struct BlockMaskSupport *block_masks; /**< NULL: the step takes the masks full and causal */
   const struct ReferenceRule *rule; /**< of a variant: host/check/reference.h; NULL: see Problem */
 } Step;
@@ -162,14 +168,16 @@ extern "C" {
 /** The one step this program is linked to. */
 extern const Step step;
 
-/** Query heads that forward() can work on at a time with so much workspace; 0: it is too little. */
+/** Query heads that a pass can work on at a time with so much workspace; 0: it is too little. */
 static inline int heads_at_a_time(const Problem *problem, size_t workspace_bytes) {
   const size_t most = 65535; /* gridDim.y */
   const size_t all = (size_t)problem->batch * (size_t)problem->q_heads;
   if (step.workspace_bytes == NULL) return (int)all;
   size_t heads = workspace_bytes / step.workspace_bytes(problem);
   if (heads > all) heads = all;
-  return (int)(heads < most ? heads : most);
+  if (heads > most) heads = most;
+  if (step.backward != NULL) heads -= heads % ((size_t)problem->q_heads / problem->kv_heads);
+  return (int)heads;
 }
 
 #ifdef __cplusplus
