@@ -1,0 +1,148 @@
+/**
+ * @file
+ * What step 14b introduces: tiles of a backward pass on tensor cores. Tiles are swizzled as in
+ * swizzle_tile.cuh. A warp keeps M x 16 rows of a product and loads operand B ahead of its mma.
+ */
+#ifndef DEVICE_BACKWARD_TILE_CUH
+#define DEVICE_BACKWARD_TILE_CUH
+
+#include "backward.h"
+#include "device/convert.cuh"
+#include "device/heads.cuh"
+#include "device/log2.cuh"
+#include "device/swizzle_tile.cuh"
+#include "device/warp.cuh"
+
+// As in steps/step14b_backward_mma.cu:
+
+/** Starts copying rows first to first + ROWS - 1 of a [rows][HEAD_DIM] matrix to the swizzled tile
+ * at the address `tile`. Rows past the end become zero, so that they add nothing to any product. */
+template <int HEAD_DIM, int ROWS, int THREADS, typename T>
+__device__ __forceinline__ void copy_tile_rows(uint32_t tile, const T *matrix, int64_t row_stride,
+                                               int first, int rows) {
+  const int row = threadIdx.x / SWIZZLE_CHUNKS<HEAD_DIM>;
+  const int chunk = threadIdx.x % SWIZZLE_CHUNKS<HEAD_DIM>;
+  copy_rows<HEAD_DIM, ROWS, THREADS>(
+      tile + chunk_offset<HEAD_DIM>(row, chunk),
+      first_chunk<HEAD_DIM>(matrix, row_stride) + first * row_stride, row_stride,
+      rows - first - row);
+}
+
+/** The address of this lane's chunk for operand A of mma, or for a transposed operand B: row `row`
+ * of the tile is the first of 16. */
+template <int HEAD_DIM>
+__device__ __forceinline__ uint32_t a_lane(const unsigned char *tile, int row) {
+  const int lane = threadIdx.x % WARP_SIZE;
+  return lane_address<HEAD_DIM>(tile, row + lane % 16, lane / 16);
+}
+
+/** The same for operand B, not transposed, of two mma: 16 rows from the first of the tile on. */
+template <int HEAD_DIM>
+__device__ __forceinline__ uint32_t b_lane(const unsigned char *tile) {
+  const int lane = threadIdx.x % WARP_SIZE;
+  return lane_address<HEAD_DIM>(tile, lane / 16 * 8 + lane % 8, lane / 8 % 2);
+}
+
+/** Lets `multiply` use operand B of step after step, while `load` loads that of later steps. */
+template <int STEPS, int AHEAD, typename Load, typename Multiply>
+__device__ __forceinline__ void load_ahead(Load load, Multiply multiply) {
+  uint32_t b[AHEAD + 1][4];
+#pragma unroll
+  for (int i = 0; i < AHEAD; i++) load(b[i], i);
+#pragma unroll
+  for (int i = 0; i < STEPS; i++) {
+    if (i + AHEAD < STEPS) load(b[(i + AHEAD) % (AHEAD + 1)], i + AHEAD);
+    multiply(b[i % (AHEAD + 1)], i);
+  }
+}
+
+/** C += A B^T for 16 M rows of A and 8 N rows of B, all of HEAD_DIM columns: `a` and `b` are the
+ * addresses of this lane's chunks in them, a_lane() and b_lane(). */
+template <typename T, int HEAD_DIM, int M, int N>
+__device__ __forceinline__ void multiply_rows(float (&c)[M][N][4], uint32_t a, uint32_t b) {
+  constexpr int PAIRS = N / 2;
+  uint32_t rows[2][M][4];
+  load_ahead<HEAD_DIM / 16 * PAIRS, 2>(
+      [&](uint32_t (&columns)[4], int step) {
+        const int d = step / PAIRS, n = step % PAIRS;
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+          if (n > 0) continue;
+          ldmatrix_x4(rows[d % 2][i],
+                      shared_pointer(more_chunks<HEAD_DIM>(a, 2 * d) + 16 * i * 2 * HEAD_DIM));
+        }
+        ldmatrix_x4(columns,
+                    shared_pointer(more_chunks<HEAD_DIM>(b, 2 * d) + 16 * n * 2 * HEAD_DIM));
+      },
+      [&](const uint32_t (&columns)[4], int step) {
+        const int d = step / PAIRS, n = step % PAIRS * 2;
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+          mma_m16n8k16<T>(c[i][n], rows[d % 2][i], columns[0], columns[1]);
+          mma_m16n8k16<T>(c[i][n + 1], rows[d % 2][i], columns[2], columns[3]);
+        }
+      });
+}
+
+/** C += A B for A in registers, 16 M rows and 16 K columns, and 16 K rows of B with HEAD_DIM
+ * columns: `b` is the address of this lane's chunk in it, a_lane(). */
+template <typename T, int HEAD_DIM, int M, int K>
+__device__ __forceinline__ void multiply_columns(float (&c)[M][HEAD_DIM / MMA_N][4],
+                                                 const uint32_t (&a)[M][K][4], uint32_t b) {
+  constexpr int PAIRS = HEAD_DIM / 16;
+  load_ahead<K * PAIRS, 2>(
+      [&](uint32_t (&rows)[4], int step) {
+        const int k = step / PAIRS, d = step % PAIRS;
+        ldmatrix_x4_trans(rows,
+                          shared_pointer(more_chunks<HEAD_DIM>(b, 2 * d) + 16 * k * 2 * HEAD_DIM));
+      },
+      [&](const uint32_t (&rows)[4], int step) {
+        const int k = step / PAIRS, d = step % PAIRS * 2;
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+          mma_m16n8k16<T>(c[i][d], a[i][k], rows[0], rows[1]);
+          mma_m16n8k16<T>(c[i][d + 1], a[i][k], rows[2], rows[3]);
+        }
+      });
+}
+
+/** Two neighbouring fragments of C, rounded, are operand A of 16 columns. */
+template <typename T, int M, int N>
+__device__ __forceinline__ void pack_rows(uint32_t (&a)[M][N / 2][4], const float (&c)[M][N][4]) {
+#pragma unroll
+  for (int i = 0; i < M; i++) {
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+      a[i][n / 2][n % 2 * 2] = pack<T>(c[i][n][0], c[i][n][1]);
+      a[i][n / 2][n % 2 * 2 + 1] = pack<T>(c[i][n][2], c[i][n][3]);
+    }
+  }
+}
+
+/** C o= A, element by element. */
+template <int M, int N>
+__device__ __forceinline__ void multiply_elements(float (&c)[M][N][4], const float (&a)[M][N][4]) {
+#pragma unroll
+  for (int j = 0; j < 4 * M * N; j++) c[j / 4 / N][j / 4 % N][j % 4] *= a[j / 4 / N][j / 4 % N][j % 4];
+}
+
+/** Stores factor * C, rounded: 16 M rows of a [rows][HEAD_DIM] matrix from row `first` on. */
+template <int HEAD_DIM, int M, typename T>
+__device__ __forceinline__ void store_gradient(const float (&c)[M][HEAD_DIM / MMA_N][4],
+                                               float factor, T *matrix, int64_t row_stride,
+                                               int first, int rows) {
+  const int lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int i = 0; i < 2 * M; i++) {
+    const int row = first + 8 * i + lane / 4;
+    if (row >= rows) continue;
+#pragma unroll
+    for (int n = 0; n < HEAD_DIM / MMA_N; n++) {
+      const float *const pair = &c[i / 2][n][i % 2 * 2];
+      *reinterpret_cast<uint32_t *>(&matrix[row * row_stride + 8 * n + lane % 4 * 2]) =
+          pack<T>(pair[0] * factor, pair[1] * factor);
+    }
+  }
+}
+
+#endif

@@ -1,0 +1,323 @@
+/**
+ * @file
+ * Step 14b: the seven products of step 14 on tensor cores.
+ *
+ * The idea: which matrix a warp keeps in its fragments decides what has to be transposed. The
+ * fragments of C of one mma are operand A of the next, as P was in step 02b. So a warp that adds up
+ * dV = P^T dO and dK = dS^T Q computes S^T = K Q^T and dP^T = V dO^T: P^T and dS^T are then operand
+ * A without an exchange between lanes. A warp that adds up dQ = dS K computes S = Q K^T and
+ * dP = dO V^T. Each of these products is one of two kinds:
+ *
+ *     C += A B^T   S^T = K Q^T, dP^T = V dO^T, S = Q K^T, dP = dO V^T    multiply_rows()
+ *     C += A B     dV = P^T dO, dK = dS^T Q, dQ = dS K                   multiply_columns()
+ *
+ * In the first, both operands are rows of a tile, as they lie in memory. In the second, A comes
+ * from registers, and ldmatrix .trans transposes B. No tile is stored transposed: Q is operand B
+ * both of S^T, as it is, and of dK, transposed.
+ *
+ * What changed since step 14: the products are mma.sync, and tiles are swizzled, with two stages
+ * for those of the loop, as in step 06. Operand B is loaded two steps ahead of its mma.
+ *
+ * What it costs: P and dS are rounded to 16 bits before they are multiplied. At D = 256 dK and dV
+ * of 16 keys do not fit the registers of a warp: a second warp keeps dK, and computes S^T again.
+ *
+ * What to look at: the operands in the loops of the two kernels. They differ in names alone.
+ */
+#include <math.h>
+
+#include "backward.h"
+#include "device/backward_launch.cuh"
+#include "device/backward_rows.cuh"
+#include "device/backward_tile.cuh"
+#include "device/convert.cuh"
+#include "device/heads.cuh"
+#include "device/log2.cuh"
+#include "device/swizzle_tile.cuh"
+#include "device/warp.cuh"
+
+/** Sizes of the tiles. A block of the first kernel owns BLOCK_N keys and goes through tiles of
+ * BLOCK_M queries; one of the second owns OWN_QUERIES and goes through tiles of NEXT_KEYS. */
+template <int HEAD_DIM>
+struct Tiles {
+  static constexpr int SIDES = HEAD_DIM <= 128 ? 1 : 2;  // 2: dV and dK are in different warps
+  static constexpr int KEY_WARPS = 4 * SIDES;
+  static constexpr int KEY_FRAGMENTS = HEAD_DIM <= 64 ? 2 : 1;  // of 16 keys, per warp
+  static constexpr int BLOCK_N = 16 * KEY_FRAGMENTS * 4;
+  static constexpr int BLOCK_M = HEAD_DIM == 128 ? 64 : 32;
+
+  static constexpr int QUERY_WARPS = 4;
+  static constexpr int QUERY_FRAGMENTS = HEAD_DIM <= 128 ? 2 : 1;  // of 16 queries, per warp
+  static constexpr int OWN_QUERIES = 16 * QUERY_FRAGMENTS * QUERY_WARPS;
+  static constexpr int NEXT_KEYS = HEAD_DIM <= 64 ? 64 : 32;
+
+  static constexpr int ROW_BYTES = 2 * HEAD_DIM;
+  static constexpr int NUMBERS_BYTES = 2 * 4 * BLOCK_M;  // LSE and D of a tile of queries
+  static constexpr int KEYS_SHARED = (2 * BLOCK_N + 4 * BLOCK_M) * ROW_BYTES + 2 * NUMBERS_BYTES;
+  static constexpr int QUERIES_SHARED = (2 * OWN_QUERIES + 4 * NEXT_KEYS) * ROW_BYTES;
+};
+
+// PRODUCTS
+
+/** Sets scores that are masked to -inf. Row 0 of S^T is key first_key, column 0 query first_q. */
+template <int M, int N>
+__device__ __forceinline__ void mask_transposed(float (&s)[M][N][4], const Problem &problem,
+                                                int first_key, int first_q) {
+  const int lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int i = 0; i < 2 * M; i++) {
+    const int key = first_key + 8 * i + lane / 4;
+    // The first query that attends to the key, counted from the first one of this lane.
+    int first = key < problem.kv_len ? 0 : INT32_MAX;
+    if (problem.mask == MASK_CAUSAL && first == 0) first = key - problem.kv_len + problem.q_len;
+    first -= first_q + lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+      if (8 * n < first) s[i / 2][n][i % 2 * 2] = -INFINITY;
+      if (8 * n + 1 < first) s[i / 2][n][i % 2 * 2 + 1] = -INFINITY;
+    }
+  }
+}
+
+/** dK and dV: one thread block for BLOCK_N keys of one key/value head. */
+template <typename T, int HEAD_DIM>
+__global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::KEY_WARPS, HEAD_DIM <= 128 ? 2 : 1)
+    key_gradients_kernel(Problem problem, BackwardTensors t, int first_head) {
+  using Tile = Tiles<HEAD_DIM>;
+  constexpr int THREADS = 32 * Tile::KEY_WARPS, BLOCK_M = Tile::BLOCK_M, BLOCK_N = Tile::BLOCK_N;
+  constexpr int M = Tile::KEY_FRAGMENTS, N = BLOCK_M / MMA_N;
+  constexpr int V_TILE = BLOCK_N * Tile::ROW_BYTES, Q_TILE = BLOCK_M * Tile::ROW_BYTES;
+
+  extern __shared__ __align__(128) unsigned char smem[];
+  // K, V, then stage by stage Q and dO, then stage by stage LSE and D.
+  unsigned char *const q_shared = smem + 2 * V_TILE;
+  unsigned char *const numbers_shared = q_shared + 4 * Q_TILE;
+
+  // Under the causal mask the first keys of a head have the most queries: they come first.
+  const int key_tiles = (problem.kv_len + BLOCK_N - 1) / BLOCK_N;
+  const int first_key = blockIdx.x % key_tiles * BLOCK_N;
+  const int group = problem.q_heads / problem.kv_heads;
+  const int group_head = first_head + blockIdx.x / key_tiles * group;  // the first of the group
+  const HeadOffsets offset = head_offsets(problem, group_head);
+
+  const int first_tile = first_query(problem, first_key) / BLOCK_M;
+  const int tiles = (problem.q_len + BLOCK_M - 1) / BLOCK_M - first_tile;  // of each head
+
+  const auto copy_queries = [&](int i) {  // starts the copies of tile i, counted through the heads
+    const int head = group_head + i / tiles, first_q = (first_tile + i % tiles) * BLOCK_M;
+    const HeadOffsets from = head_offsets(problem, head);
+    const uint32_t stage = shared_address(q_shared) + i % 2 * 2 * Q_TILE;
+    copy_tile_rows<HEAD_DIM, BLOCK_M, THREADS>(stage, (const T *)t.q + from.q, problem.q_strides.row,
+                                         first_q, problem.q_len);
+    copy_tile_rows<HEAD_DIM, BLOCK_M, THREADS>(stage + Q_TILE, (const T *)t.d_o + from.o,
+                                         problem.o_strides.row, first_q, problem.q_len);
+    copy_row_numbers<BLOCK_M>(numbers_shared + i % 2 * Tile::NUMBERS_BYTES,
+                              row_numbers(problem, t.workspace, head - first_head), first_q);
+    cp_async_commit();
+  };
+
+  const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
+  const int side = warp / 4, warp_key = warp % 4 * 16 * M;
+  const uint32_t k_rows = a_lane<HEAD_DIM>(smem, warp_key);
+  const uint32_t q_rows = b_lane<HEAD_DIM>(q_shared), q_columns = a_lane<HEAD_DIM>(q_shared, 0);
+  const float scale_log2 = problem.scale * LOG2_E;
+  // dV and dK, or at D = 256 the one of this warp's side.
+  constexpr bool BOTH = Tile::SIDES == 1;
+  float sums[BOTH ? 2 : 1][M][HEAD_DIM / MMA_N][4] = {};
+
+  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem), (const T *)t.k + offset.k,
+                                       problem.k_strides.row, first_key, problem.kv_len);
+  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem) + V_TILE, (const T *)t.v + offset.v,
+                                       problem.v_strides.row, first_key, problem.kv_len);
+  if (tiles > 0) copy_queries(0);
+
+  for (int i = 0; i < group * tiles; i++) {
+    const int first_q = (first_tile + i % tiles) * BLOCK_M;
+    const uint32_t q_stage = i % 2 * 2 * Q_TILE;
+    const float *const numbers = (const float *)(numbers_shared + i % 2 * Tile::NUMBERS_BYTES);
+    cp_async_wait<0>();  // Q and dO of this tile, at first also K and V: nothing else is in flight
+    __syncthreads();     // all threads' copies are visible; all warps are done with the tile before
+
+    float s[M][N][4] = {};  // S^T, then P^T
+    multiply_rows<T, HEAD_DIM>(s, k_rows, q_rows + q_stage);
+    if (i + 1 < group * tiles) copy_queries(i + 1);
+    if (first_key + BLOCK_N > attended_keys(problem, first_q)) {
+      mask_transposed(s, problem, first_key + warp_key, first_q);
+    }
+    float ds[M][N][4];  // dP^T - D, then dS^T
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+      const float2 lse = *(const float2 *)&numbers[8 * n + lane % 4 * 2];
+      const float2 d = *(const float2 *)&numbers[BLOCK_M + 8 * n + lane % 4 * 2];
+#pragma unroll
+      for (int j = 0; j < 4 * M; j++) {
+        float &p = s[j / 4][n][j % 4];
+        p = exp2_approx(fmaf(p, scale_log2, j % 2 == 0 ? -lse.x : -lse.y));
+        ds[j / 4][n][j % 4] = j % 2 == 0 ? -d.x : -d.y;
+      }
+    }
+    uint32_t a[M][N / 2][4];
+    if (BOTH || side == 0) {
+      pack_rows<T>(a, s);
+      multiply_columns<T, HEAD_DIM>(sums[0], a, q_columns + q_stage + Q_TILE);  // dV += P^T dO
+    }
+    if (BOTH || side == 1) {
+      multiply_rows<T, HEAD_DIM>(ds, k_rows + V_TILE, q_rows + q_stage + Q_TILE);
+      multiply_elements(ds, s);
+      pack_rows<T>(a, ds);
+      multiply_columns<T, HEAD_DIM>(sums[BOTH], a, q_columns + q_stage);  // dK += dS^T Q
+    }
+  }
+  cp_async_wait<0>();  // K and V, if no query attends to these keys
+
+  if (BOTH || side == 0) {
+    store_gradient<HEAD_DIM>(sums[0], 1.0f, (T *)t.d_v + offset.v, problem.v_strides.row,
+                             first_key + warp_key, problem.kv_len);
+  }
+  if (BOTH || side == 1) {
+    store_gradient<HEAD_DIM>(sums[BOTH], problem.scale, (T *)t.d_k + offset.k,
+                             problem.k_strides.row, first_key + warp_key, problem.kv_len);
+  }
+}
+
+/** dQ: one thread block for OWN_QUERIES queries of one head. */
+template <typename T, int HEAD_DIM>
+__global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::QUERY_WARPS, HEAD_DIM <= 128 ? 2 : 1)
+    query_gradients_kernel(Problem problem, BackwardTensors t, int first_head) {
+  using Tile = Tiles<HEAD_DIM>;
+  constexpr int THREADS = 32 * Tile::QUERY_WARPS, ROWS = Tile::OWN_QUERIES, KEYS = Tile::NEXT_KEYS;
+  constexpr int M = Tile::QUERY_FRAGMENTS, N = KEYS / MMA_N;
+  constexpr int D_O_TILE = ROWS * Tile::ROW_BYTES, K_TILE = KEYS * Tile::ROW_BYTES;
+
+  extern __shared__ __align__(128) unsigned char smem[];
+  unsigned char *const k_shared = smem + 2 * D_O_TILE;  // Q, dO, then stage by stage K and V
+
+  // Under the causal mask the last queries of a head have the most keys: they come first.
+  const int q_tiles = (problem.q_len + ROWS - 1) / ROWS;
+  const int first_q = (q_tiles - 1 - blockIdx.x % q_tiles) * ROWS;
+  const int head = first_head + blockIdx.x / q_tiles;
+  const HeadOffsets offset = head_offsets(problem, head);
+  const int key_end = keys_of_rows(problem, first_q, ROWS);
+  const int unmasked_end = attended_keys(problem, first_q);
+
+  const auto copy_keys = [&](int key, int stage) {
+    const uint32_t target = shared_address(k_shared) + stage * 2 * K_TILE;
+    copy_tile_rows<HEAD_DIM, KEYS, THREADS>(target, (const T *)t.k + offset.k, problem.k_strides.row, key,
+                                      problem.kv_len);
+    copy_tile_rows<HEAD_DIM, KEYS, THREADS>(target + K_TILE, (const T *)t.v + offset.v,
+                                      problem.v_strides.row, key, problem.kv_len);
+    cp_async_commit();
+  };
+
+  const int lane = threadIdx.x % WARP_SIZE, warp_q = threadIdx.x / WARP_SIZE * 16 * M;
+  const uint32_t q_rows = a_lane<HEAD_DIM>(smem, warp_q);
+  const uint32_t k_rows = b_lane<HEAD_DIM>(k_shared), k_columns = a_lane<HEAD_DIM>(k_shared, 0);
+  const float scale_log2 = problem.scale * LOG2_E;
+  const RowNumbers numbers = row_numbers(problem, t.workspace, head - first_head);
+  float lse[2 * M], d[2 * M];
+#pragma unroll
+  for (int i = 0; i < 2 * M; i++) {
+    lse[i] = numbers.lse_log2[first_q + warp_q + 8 * i + lane / 4];
+    d[i] = numbers.d[first_q + warp_q + 8 * i + lane / 4];
+  }
+  float dq[M][HEAD_DIM / MMA_N][4] = {};
+
+  copy_tile_rows<HEAD_DIM, ROWS, THREADS>(shared_address(smem), (const T *)t.q + offset.q,
+                                    problem.q_strides.row, first_q, problem.q_len);
+  copy_tile_rows<HEAD_DIM, ROWS, THREADS>(shared_address(smem) + D_O_TILE, (const T *)t.d_o + offset.o,
+                                    problem.o_strides.row, first_q, problem.q_len);
+  copy_keys(0, 0);
+
+  for (int key = 0; key < key_end; key += KEYS) {
+    const int stage = key / KEYS % 2;
+    const uint32_t k_stage = stage * 2 * K_TILE;
+    cp_async_wait<0>();  // K and V of this tile, at first also Q and dO
+    __syncthreads();     // all threads' copies are visible; all warps are done with the tile before
+
+    float s[M][N][4] = {}, ds[M][N][4];  // S, then P; dP - D, then dS
+    multiply_rows<T, HEAD_DIM>(s, q_rows, k_rows + k_stage);
+    if (key + KEYS < key_end) copy_keys(key + KEYS, 1 - stage);
+    if (key + KEYS > unmasked_end) {
+      apply_mask(s, problem, problem.mask == MASK_CAUSAL, first_q + warp_q, key);
+    }
+#pragma unroll
+    for (int j = 0; j < 4 * M * N; j++) {
+      const int i = j / 4 / N, n = j / 4 % N, c = j % 4;
+      s[i][n][c] = exp2_approx(fmaf(s[i][n][c], scale_log2, -lse[2 * i + c / 2]));
+      ds[i][n][c] = -d[2 * i + c / 2];
+    }
+    multiply_rows<T, HEAD_DIM>(ds, q_rows + D_O_TILE, k_rows + k_stage + K_TILE);
+    multiply_elements(ds, s);
+    uint32_t a[M][N / 2][4];
+    pack_rows<T>(a, ds);
+    multiply_columns<T, HEAD_DIM>(dq, a, k_columns + k_stage);  // dQ += dS K
+  }
+  cp_async_wait<0>();  // Q and dO, if all keys are masked
+
+  store_gradient<HEAD_DIM>(dq, problem.scale, (T *)t.d_q + offset.q, problem.q_strides.row,
+                           first_q + warp_q, problem.q_len);
+}
+
+/** Launches the three kernels for `heads` query heads at a time. */
+template <typename T, int HEAD_DIM>
+static cudaError_t launch(const Problem *problem, const BackwardTensors *t, int heads,
+                          cudaStream_t stream) {
+  using Tile = Tiles<HEAD_DIM>;
+  const auto keys = key_gradients_kernel<T, HEAD_DIM>;
+  const auto queries = query_gradients_kernel<T, HEAD_DIM>;
+  if (const cudaError_t error = allow_shared(keys, Tile::KEYS_SHARED)) return error;
+  if (const cudaError_t error = allow_shared(queries, Tile::QUERIES_SHARED)) return error;
+  const int all = problem->batch * problem->q_heads, group = group_size(problem);
+  for (int first = 0; first < all; first += heads) {
+    const int now = all - first < heads ? all - first : heads;
+    const int key_blocks = now / group * tiles_of(problem->kv_len, Tile::BLOCK_N);
+    const int query_blocks = now * tiles_of(problem->q_len, Tile::OWN_QUERIES);
+    row_numbers_kernel<T, HEAD_DIM>
+        <<<row_numbers_grid(problem, now), ROWS_THREADS, 0, stream>>>(*problem, *t, first);
+    keys<<<key_blocks, 32 * Tile::KEY_WARPS, Tile::KEYS_SHARED, stream>>>(*problem, *t, first);
+    queries<<<query_blocks, 32 * Tile::QUERY_WARPS, Tile::QUERIES_SHARED, stream>>>(*problem, *t,
+                                                                                   first);
+  }
+  return cudaGetLastError();
+}
+
+static cudaError_t backward(const Problem *problem, const BackwardTensors *t, int heads,
+                            cudaStream_t stream) {
+  return with_instance(problem, [&](auto instance) {
+    return launch<typename decltype(instance)::T, decltype(instance)::HEAD_DIM>(problem, t, heads,
+                                                                               stream);
+  });
+}
+
+static void describe(const Problem *problem, int heads, Description *description) {
+  with_instance(problem, [&](auto instance) {
+    using T = typename decltype(instance)::T;
+    constexpr int HEAD_DIM = decltype(instance)::HEAD_DIM;
+    using Tile = Tiles<HEAD_DIM>;
+    describe_backward_mma(description, Tile::BLOCK_M, Tile::BLOCK_N);
+    const int key_blocks = heads / group_size(problem) * tiles_of(problem->kv_len, Tile::BLOCK_N);
+    const int query_blocks = heads * tiles_of(problem->q_len, Tile::OWN_QUERIES);
+    add_launch(description, "row_numbers", row_numbers_kernel<T, HEAD_DIM>,
+               row_numbers_grid(problem, heads), ROWS_THREADS, 0);
+    add_launch(description, "key_gradients", key_gradients_kernel<T, HEAD_DIM>, key_blocks,
+               32 * Tile::KEY_WARPS, Tile::KEYS_SHARED);
+    add_launch(description, "query_gradients", query_gradients_kernel<T, HEAD_DIM>, query_blocks,
+               32 * Tile::QUERY_WARPS, Tile::QUERIES_SHARED);
+    return cudaSuccess;
+  });
+}
+
+static size_t workspace_bytes(const Problem *problem) {
+  return 2 * sizeof(float) * padded_rows(*problem);
+}
+
+const Step step = {
+    .name = "step14b",
+    .after = "step14",
+    .title = "The backward pass on the tensor cores",
+    .idea = "P^T and dS^T are operand A of the next product where S^T = K Q^T is computed.",
+    .head_dims = "D = 64, 128 or 256",
+    .supports = supports_backward_mma,
+    .workspace_bytes = workspace_bytes,
+    .describe = describe,
+    .backward = backward,
+};
