@@ -56,28 +56,6 @@ struct Tiles {
   static constexpr int QUERIES_SHARED = (2 * OWN_QUERIES + 4 * NEXT_KEYS) * ROW_BYTES;
 };
 
-// PRODUCTS
-
-/** Sets scores that are masked to -inf. Row 0 of S^T is key first_key, column 0 query first_q. */
-template <int M, int N>
-__device__ __forceinline__ void mask_transposed(float (&s)[M][N][4], const Problem &problem,
-                                                int first_key, int first_q) {
-  const int lane = threadIdx.x % WARP_SIZE;
-#pragma unroll
-  for (int i = 0; i < 2 * M; i++) {
-    const int key = first_key + 8 * i + lane / 4;
-    // The first query that attends to the key, counted from the first one of this lane.
-    int first = key < problem.kv_len ? 0 : INT32_MAX;
-    if (problem.mask == MASK_CAUSAL && first == 0) first = key - problem.kv_len + problem.q_len;
-    first -= first_q + lane % 4 * 2;
-#pragma unroll
-    for (int n = 0; n < N; n++) {
-      if (8 * n < first) s[i / 2][n][i % 2 * 2] = -INFINITY;
-      if (8 * n + 1 < first) s[i / 2][n][i % 2 * 2 + 1] = -INFINITY;
-    }
-  }
-}
-
 /** dK and dV: one thread block for BLOCK_N keys of one key/value head. */
 template <typename T, int HEAD_DIM>
 __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::KEY_WARPS, HEAD_DIM <= 128 ? 2 : 1)
@@ -262,6 +240,7 @@ template <typename T, int HEAD_DIM>
 static cudaError_t launch(const Problem *problem, const BackwardTensors *t, int heads,
                           cudaStream_t stream) {
   using Tile = Tiles<HEAD_DIM>;
+  const auto rows = row_numbers_kernel<T, HEAD_DIM>;
   const auto keys = key_gradients_kernel<T, HEAD_DIM>;
   const auto queries = query_gradients_kernel<T, HEAD_DIM>;
   if (const cudaError_t error = allow_shared(keys, Tile::KEYS_SHARED)) return error;
@@ -271,8 +250,7 @@ static cudaError_t launch(const Problem *problem, const BackwardTensors *t, int 
     const int now = all - first < heads ? all - first : heads;
     const int key_blocks = now / group * tiles_of(problem->kv_len, Tile::BLOCK_N);
     const int query_blocks = now * tiles_of(problem->q_len, Tile::OWN_QUERIES);
-    row_numbers_kernel<T, HEAD_DIM>
-        <<<row_numbers_grid(problem, now), ROWS_THREADS, 0, stream>>>(*problem, *t, first);
+    rows<<<row_numbers_grid(problem, now), ROWS_THREADS, 0, stream>>>(*problem, *t, first);
     keys<<<key_blocks, 32 * Tile::KEY_WARPS, Tile::KEYS_SHARED, stream>>>(*problem, *t, first);
     queries<<<query_blocks, 32 * Tile::QUERY_WARPS, Tile::QUERIES_SHARED, stream>>>(*problem, *t,
                                                                                    first);

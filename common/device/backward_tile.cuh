@@ -106,6 +106,26 @@ __device__ __forceinline__ void multiply_columns(float (&c)[M][HEAD_DIM / MMA_N]
       });
 }
 
+/** Sets scores that are masked to -inf. Row 0 of S^T is key first_key, column 0 query first_q. */
+template <int M, int N>
+__device__ __forceinline__ void mask_transposed(float (&s)[M][N][4], const Problem &problem,
+                                                int first_key, int first_q) {
+  const int lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int i = 0; i < 2 * M; i++) {
+    const int key = first_key + 8 * i + lane / 4;
+    // The first query that attends to the key, counted from the first one of this lane.
+    int first = key < problem.kv_len ? 0 : INT32_MAX;
+    if (problem.mask == MASK_CAUSAL && first == 0) first = key - problem.kv_len + problem.q_len;
+    first -= first_q + lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+      if (8 * n < first) s[i / 2][n][i % 2 * 2] = -INFINITY;
+      if (8 * n + 1 < first) s[i / 2][n][i % 2 * 2 + 1] = -INFINITY;
+    }
+  }
+}
+
 /** Two neighbouring fragments of C, rounded, are operand A of 16 columns. */
 template <typename T, int M, int N>
 __device__ __forceinline__ void pack_rows(uint32_t (&a)[M][N / 2][4], const float (&c)[M][N][4]) {

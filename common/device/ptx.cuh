@@ -321,6 +321,22 @@ __device__ __forceinline__ void reduce_add_release(uint32_t *global, uint32_t va
 #endif
 }
 
+/**
+ * red.add.v4.f32 (9.7.13.6): adds four floats to those in global memory, at a multiple of 16, and
+ * returns nothing. Each of the four is added as a whole, in an order that may differ from run to
+ * run. Below compute capability 9.0 it is four instructions.
+ */
+__device__ __forceinline__ void reduce_add_4(float *global, float x, float y, float z, float w) {
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 900
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(
+                   __cvta_generic_to_global(global)),
+               "f"(x), "f"(y), "f"(z), "f"(w)
+               : "memory");
+#else
+  atomicAdd(global, x), atomicAdd(global + 1, y), atomicAdd(global + 2, z), atomicAdd(global + 3, w);
+#endif
+}
+
 /** ex2.approx.ftz (9.7.3, ex2): 2^x to about 2 ulp; results below the normal range are 0. */
 __device__ __forceinline__ float exp2_approx(float x) {
 #ifdef __CUDACC__

@@ -1,0 +1,235 @@
+/**
+ * @file
+ * Step 15: one pass, five products. dQ of a tile is added up by all thread blocks that have keys.
+ *
+ * The idea: step 14b computes S and dP twice, because dQ is a sum over keys, and a thread block that
+ * keeps dK and dV in registers has only some of them. Here this block also computes what its keys
+ * add to dQ, and adds it to a sum in device memory. red.add adds in the L2 cache, and a thread does
+ * not wait for it. The sums are fp32; a last kernel scales and rounds them.
+ *
+ * What changed since step 14b: dS^T passes through shared memory, because the keys of dQ = dS K are
+ * spread over all warps. A row of dS^T there is a key, as in the registers; ldmatrix .trans
+ * transposes it to operand A. In place of the second kernel, sums are cleared before, and converted
+ * after.
+ *
+ * What it costs: 4 bytes of device memory for each element of Q, a second barrier per tile, and
+ * 4 D / BLOCK_N bytes of additions for each score. Additions of several blocks come in any order, so
+ * the last bits of dQ differ from run to run.
+ *
+ * What to look at: add_to_sums(). The sums lie in the order of fragments, so that a lane adds four
+ * neighbours at once, and a warp 512 bytes.
+ */
+#include <math.h>
+
+#include "backward.h"
+#include "device/backward_launch.cuh"
+#include "device/backward_rows.cuh"
+#include "device/backward_tile.cuh"
+#include "device/dq_sums.cuh"
+#include "device/convert.cuh"
+#include "device/heads.cuh"
+#include "device/log2.cuh"
+#include "device/swizzle_tile.cuh"
+#include "device/warp.cuh"
+
+/** Sizes of the tiles. A block owns BLOCK_N keys and goes through tiles of BLOCK_M queries. */
+template <int HEAD_DIM>
+struct Tiles {
+  static constexpr int SIDES = HEAD_DIM <= 128 ? 1 : 2;  // 2: dV and dK are in different warps
+  static constexpr int WARPS = 4 * SIDES;
+  static constexpr int KEY_FRAGMENTS = HEAD_DIM <= 64 ? 2 : 1;  // of 16 keys, per warp
+  static constexpr int BLOCK_N = 16 * KEY_FRAGMENTS * 4;
+  static constexpr int BLOCK_M = HEAD_DIM == 128 ? 64 : 32;
+
+  // Of dQ of a tile, a warp adds up DQ_ROWS x DQ_COLUMNS elements.
+  static constexpr int DQ_ROWS = HEAD_DIM == 128 ? 32 : 16;
+  static constexpr int DQ_COLUMNS = BLOCK_M / DQ_ROWS * HEAD_DIM / WARPS;
+
+  static constexpr int ROW_BYTES = 2 * HEAD_DIM;
+  static constexpr int NUMBERS_BYTES = 2 * 4 * BLOCK_M;  // LSE and D of a tile of queries
+  static constexpr int DS_BYTES = 2 * BLOCK_N * BLOCK_M;
+  static constexpr int SHARED_BYTES =
+      (2 * BLOCK_N + 4 * BLOCK_M) * ROW_BYTES + DS_BYTES + 2 * NUMBERS_BYTES;
+};
+
+/** dK, dV and sums of dQ: one thread block for BLOCK_N keys of one key/value head. */
+template <typename T, int HEAD_DIM>
+__global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ? 2 : 1)
+    backward_kernel(Problem problem, BackwardTensors t, int first_head, int heads) {
+  using Tile = Tiles<HEAD_DIM>;
+  constexpr int THREADS = 32 * Tile::WARPS, BLOCK_M = Tile::BLOCK_M, BLOCK_N = Tile::BLOCK_N;
+  constexpr int M = Tile::KEY_FRAGMENTS, N = BLOCK_M / MMA_N;
+  constexpr int V_TILE = BLOCK_N * Tile::ROW_BYTES, Q_TILE = BLOCK_M * Tile::ROW_BYTES;
+
+  extern __shared__ __align__(128) unsigned char smem[];
+  // K, V, then stage by stage Q and dO, then dS^T, then stage by stage LSE and D.
+  unsigned char *const q_shared = smem + 2 * V_TILE;
+  unsigned char *const ds_shared = q_shared + 4 * Q_TILE;
+  unsigned char *const numbers_shared = ds_shared + Tile::DS_BYTES;
+
+  // Under the causal mask the first keys of a head have the most queries: they come first.
+  const int key_tiles = (problem.kv_len + BLOCK_N - 1) / BLOCK_N;
+  const int first_key = blockIdx.x % key_tiles * BLOCK_N;
+  const int group = problem.q_heads / problem.kv_heads;
+  const int group_head = first_head + blockIdx.x / key_tiles * group;  // the first of the group
+  const HeadOffsets offset = head_offsets(problem, group_head);
+
+  const int first_tile = first_query(problem, first_key) / BLOCK_M;
+  const int tiles = (problem.q_len + BLOCK_M - 1) / BLOCK_M - first_tile;  // of each head
+
+  const auto copy_queries = [&](int i) {  // starts the copies of tile i, counted through the heads
+    const int head = group_head + i / tiles, first_q = (first_tile + i % tiles) * BLOCK_M;
+    const HeadOffsets from = head_offsets(problem, head);
+    const uint32_t stage = shared_address(q_shared) + i % 2 * 2 * Q_TILE;
+    copy_tile_rows<HEAD_DIM, BLOCK_M, THREADS>(stage, (const T *)t.q + from.q, problem.q_strides.row,
+                                         first_q, problem.q_len);
+    copy_tile_rows<HEAD_DIM, BLOCK_M, THREADS>(stage + Q_TILE, (const T *)t.d_o + from.o,
+                                         problem.o_strides.row, first_q, problem.q_len);
+    copy_row_numbers<BLOCK_M>(numbers_shared + i % 2 * Tile::NUMBERS_BYTES,
+                              row_numbers(problem, t.workspace, head - first_head), first_q);
+    cp_async_commit();
+  };
+
+  const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
+  const int side = warp / 4, warp_key = warp % 4 * 16 * M;
+  const uint32_t k_rows = a_lane<HEAD_DIM>(smem, warp_key);
+  const uint32_t q_rows = b_lane<HEAD_DIM>(q_shared), q_columns = a_lane<HEAD_DIM>(q_shared, 0);
+  // dS^T that this warp writes, and where dQ of its rows and columns comes from and goes to.
+  const uint32_t ds_target = shared_address(ds_shared) + lane % 4 * 4 +
+                             chunk_offset<BLOCK_M>(warp_key + lane / 4, 0);
+  const int dq_row = warp % (BLOCK_M / Tile::DQ_ROWS) * Tile::DQ_ROWS;
+  const int dq_column = warp / (BLOCK_M / Tile::DQ_ROWS) * Tile::DQ_COLUMNS;
+  const uint32_t ds_columns = more_chunks<BLOCK_M>(b_lane<BLOCK_M>(ds_shared), dq_row / 8);
+  const uint32_t k_columns = more_chunks<HEAD_DIM>(a_lane<HEAD_DIM>(smem, 0), dq_column / 8);
+  const float scale_log2 = problem.scale * LOG2_E;
+  // dV and dK, or at D = 256 the one of this warp's side.
+  constexpr bool BOTH = Tile::SIDES == 1;
+  float sums[BOTH ? 2 : 1][M][HEAD_DIM / MMA_N][4] = {};
+
+  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem), (const T *)t.k + offset.k,
+                                       problem.k_strides.row, first_key, problem.kv_len);
+  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem) + V_TILE, (const T *)t.v + offset.v,
+                                       problem.v_strides.row, first_key, problem.kv_len);
+  if (tiles > 0) copy_queries(0);
+
+  for (int i = 0; i < group * tiles; i++) {
+    const int first_q = (first_tile + i % tiles) * BLOCK_M;
+    const uint32_t q_stage = i % 2 * 2 * Q_TILE;
+    const float *const numbers = (const float *)(numbers_shared + i % 2 * Tile::NUMBERS_BYTES);
+    cp_async_wait<0>();  // Q and dO of this tile, at first also K and V: nothing else is in flight
+    __syncthreads();     // all threads' copies are visible; all warps are done with the tile before
+
+    float s[M][N][4] = {};  // S^T, then P^T
+    multiply_rows<T, HEAD_DIM>(s, k_rows, q_rows + q_stage);
+    if (i + 1 < group * tiles) copy_queries(i + 1);
+    if (first_key + BLOCK_N > attended_keys(problem, first_q)) {
+      mask_transposed(s, problem, first_key + warp_key, first_q);
+    }
+    float ds[M][N][4];  // dP^T - D, then dS^T
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+      const float2 lse = *(const float2 *)&numbers[8 * n + lane % 4 * 2];
+      const float2 d = *(const float2 *)&numbers[BLOCK_M + 8 * n + lane % 4 * 2];
+#pragma unroll
+      for (int j = 0; j < 4 * M; j++) {
+        float &p = s[j / 4][n][j % 4];
+        p = exp2_approx(fmaf(p, scale_log2, j % 2 == 0 ? -lse.x : -lse.y));
+        ds[j / 4][n][j % 4] = j % 2 == 0 ? -d.x : -d.y;
+      }
+    }
+    uint32_t a[M][N / 2][4];
+    if (BOTH || side == 0) {
+      pack_rows<T>(a, s);
+      multiply_columns<T, HEAD_DIM>(sums[0], a, q_columns + q_stage + Q_TILE);  // dV += P^T dO
+    }
+    if (BOTH || side == 1) {
+      multiply_rows<T, HEAD_DIM>(ds, k_rows + V_TILE, q_rows + q_stage + Q_TILE);
+      multiply_elements(ds, s);
+      pack_rows<T>(a, ds);
+      write_rows<T, BLOCK_M>(a, ds_target);
+      multiply_columns<T, HEAD_DIM>(sums[BOTH], a, q_columns + q_stage);  // dK += dS^T Q
+    }
+    __syncthreads();  // dS^T of all warps is complete
+
+    float dq[Tile::DQ_ROWS / 16][Tile::DQ_COLUMNS / 8][4] = {};
+    multiply_transposed<T, BLOCK_M, HEAD_DIM, BLOCK_N / 16>(dq, ds_columns, k_columns);  // dS K
+    const int head = group_head + i / tiles, row = first_q + dq_row;
+    float *const dq_head = dq_sums(problem, t.workspace, heads, head - first_head);
+    add_to_sums<HEAD_DIM / 8>(dq_head + row * HEAD_DIM + dq_column * 16 + lane * 4, dq,
+                              problem.q_len - row);
+  }
+  cp_async_wait<0>();  // K and V, if no query attends to these keys
+
+  if (BOTH || side == 0) {
+    store_gradient<HEAD_DIM>(sums[0], 1.0f, (T *)t.d_v + offset.v, problem.v_strides.row,
+                             first_key + warp_key, problem.kv_len);
+  }
+  if (BOTH || side == 1) {
+    store_gradient<HEAD_DIM>(sums[BOTH], problem.scale, (T *)t.d_k + offset.k,
+                             problem.k_strides.row, first_key + warp_key, problem.kv_len);
+  }
+}
+
+/** Launches the three kernels for `heads` query heads at a time. */
+template <typename T, int HEAD_DIM>
+static cudaError_t launch(const Problem *problem, const BackwardTensors *t, int heads,
+                          cudaStream_t stream) {
+  using Tile = Tiles<HEAD_DIM>;
+  const auto rows = row_numbers_kernel<T, HEAD_DIM>;
+  const auto keys = backward_kernel<T, HEAD_DIM>;
+  const auto queries = convert_dq_kernel<T, HEAD_DIM>;
+  if (const cudaError_t error = allow_shared(keys, Tile::SHARED_BYTES)) return error;
+  const int all = problem->batch * problem->q_heads, group = group_size(problem);
+  for (int first = 0; first < all; first += heads) {
+    const int now = all - first < heads ? all - first : heads;
+    const int blocks = now / group * tiles_of(problem->kv_len, Tile::BLOCK_N);
+    const size_t sum_bytes = sizeof(float) * dq_floats(*problem) * now;
+    cudaMemsetAsync(dq_sums(*problem, t->workspace, now, 0), 0, sum_bytes, stream);
+    rows<<<row_numbers_grid(problem, now), ROWS_THREADS, 0, stream>>>(*problem, *t, first);
+    keys<<<blocks, 32 * Tile::WARPS, Tile::SHARED_BYTES, stream>>>(*problem, *t, first, now);
+    queries<<<dq_grid(problem, now), ROWS_THREADS, 0, stream>>>(*problem, *t, first);
+  }
+  return cudaGetLastError();
+}
+
+static cudaError_t backward(const Problem *problem, const BackwardTensors *t, int heads,
+                            cudaStream_t stream) {
+  return with_instance(problem, [&](auto instance) {
+    return launch<typename decltype(instance)::T, decltype(instance)::HEAD_DIM>(problem, t, heads,
+                                                                               stream);
+  });
+}
+
+static void describe(const Problem *problem, int heads, Description *description) {
+  with_instance(problem, [&](auto instance) {
+    using T = typename decltype(instance)::T;
+    constexpr int HEAD_DIM = decltype(instance)::HEAD_DIM;
+    using Tile = Tiles<HEAD_DIM>;
+    describe_backward_mma(description, Tile::BLOCK_M, Tile::BLOCK_N);
+    const int blocks = heads / group_size(problem) * tiles_of(problem->kv_len, Tile::BLOCK_N);
+    add_launch(description, "row_numbers", row_numbers_kernel<T, HEAD_DIM>,
+               row_numbers_grid(problem, heads), ROWS_THREADS, 0);
+    add_launch(description, "backward", backward_kernel<T, HEAD_DIM>, blocks, 32 * Tile::WARPS,
+               Tile::SHARED_BYTES);
+    add_launch(description, "convert_dq", convert_dq_kernel<T, HEAD_DIM>,
+               dq_grid(problem, heads), ROWS_THREADS, 0);
+    return cudaSuccess;
+  });
+}
+
+static size_t workspace_bytes(const Problem *problem) {
+  return sizeof(float) * (2 * padded_rows(*problem) + dq_floats(*problem));
+}
+
+const Step step = {
+    .name = "step15",
+    .after = "step14b",
+    .title = "One pass: dQ is added up by all thread blocks",
+    .idea = "S and dP are computed once; red.add adds what a block's keys give to dQ.",
+    .head_dims = "D = 64, 128 or 256",
+    .nondeterministic = true,
+    .supports = supports_backward_mma,
+    .workspace_bytes = workspace_bytes,
+    .describe = describe,
+    .backward = backward,
+};
