@@ -148,11 +148,11 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::KEY_WARPS, HEAD_DIM <= 1
   cp_async_wait<0>();  // K and V, if no query attends to these keys
 
   if (BOTH || side == 0) {
-    store_gradient<HEAD_DIM>(sums[0], 1.0f, (T *)t.d_v + offset.v, problem.v_strides.row,
+    store_gradient(sums[0], 1.0f, (T *)t.d_v + offset.v, problem.v_strides.row,
                              first_key + warp_key, problem.kv_len);
   }
   if (BOTH || side == 1) {
-    store_gradient<HEAD_DIM>(sums[BOTH], problem.scale, (T *)t.d_k + offset.k,
+    store_gradient(sums[BOTH], problem.scale, (T *)t.d_k + offset.k,
                              problem.k_strides.row, first_key + warp_key, problem.kv_len);
   }
 }
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::QUERY_WARPS, HEAD_DIM <=
   }
   cp_async_wait<0>();  // Q and dO, if all keys are masked
 
-  store_gradient<HEAD_DIM>(dq, problem.scale, (T *)t.d_q + offset.q, problem.q_strides.row,
+  store_gradient(dq, problem.scale, (T *)t.d_q + offset.q, problem.q_strides.row,
                            first_q + warp_q, problem.q_len);
 }
 

@@ -161,11 +161,11 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
   cp_async_wait<0>();  // K and V, if no query attends to these keys
 
   if (BOTH || side == 0) {
-    store_gradient<HEAD_DIM>(sums[0], 1.0f, (T *)t.d_v + offset.v, problem.v_strides.row,
+    store_gradient(sums[0], 1.0f, (T *)t.d_v + offset.v, problem.v_strides.row,
                              first_key + warp_key, problem.kv_len);
   }
   if (BOTH || side == 1) {
-    store_gradient<HEAD_DIM>(sums[BOTH], problem.scale, (T *)t.d_k + offset.k,
+    store_gradient(sums[BOTH], problem.scale, (T *)t.d_k + offset.k,
                              problem.k_strides.row, first_key + warp_key, problem.kv_len);
   }
 }

@@ -146,9 +146,10 @@ __device__ __forceinline__ void multiply_elements(float (&c)[M][N][4], const flo
   for (int j = 0; j < 4 * M * N; j++) c[j / 4 / N][j / 4 % N][j % 4] *= a[j / 4 / N][j / 4 % N][j % 4];
 }
 
-/** Stores factor * C, rounded: 16 M rows of a [rows][HEAD_DIM] matrix from row `first` on. */
-template <int HEAD_DIM, int M, typename T>
-__device__ __forceinline__ void store_gradient(const float (&c)[M][HEAD_DIM / MMA_N][4],
+/** Stores factor * C, rounded: 16 M rows and 8 N columns of a matrix with `rows` rows, from row
+ * `first` on. */
+template <int M, int N, typename T>
+__device__ __forceinline__ void store_gradient(const float (&c)[M][N][4],
                                                float factor, T *matrix, int64_t row_stride,
                                                int first, int rows) {
   const int lane = threadIdx.x % WARP_SIZE;
@@ -157,7 +158,7 @@ __device__ __forceinline__ void store_gradient(const float (&c)[M][HEAD_DIM / MM
     const int row = first + 8 * i + lane / 4;
     if (row >= rows) continue;
 #pragma unroll
-    for (int n = 0; n < HEAD_DIM / MMA_N; n++) {
+    for (int n = 0; n < N; n++) {
       const float *const pair = &c[i / 2][n][i % 2 * 2];
       *reinterpret_cast<uint32_t *>(&matrix[row * row_stride + 8 * n + lane % 4 * 2]) =
           pack<T>(pair[0] * factor, pair[1] * factor);

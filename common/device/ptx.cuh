@@ -337,6 +337,26 @@ __device__ __forceinline__ void reduce_add_4(float *global, float x, float y, fl
 #endif
 }
 
+/** bar.sync (9.7.13.1): waits until THREADS threads have arrived at barrier `id`, 1 to 15. */
+template <int THREADS>
+__device__ __forceinline__ void named_barrier_sync(int id) {
+#ifdef __CUDACC__
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+#else
+  simt_named_barrier((unsigned)id, THREADS, true);
+#endif
+}
+
+/** bar.arrive: counts as an arrival of bar.sync, without waiting. */
+template <int THREADS>
+__device__ __forceinline__ void named_barrier_arrive(int id) {
+#ifdef __CUDACC__
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+#else
+  simt_named_barrier((unsigned)id, THREADS, false);
+#endif
+}
+
 /** ex2.approx.ftz (9.7.3, ex2): 2^x to about 2 ulp; results below the normal range are 0. */
 __device__ __forceinline__ float exp2_approx(float x) {
 #ifdef __CUDACC__

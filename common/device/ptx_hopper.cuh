@@ -447,26 +447,6 @@ __device__ __forceinline__ void wgmma_e4m3(float (&d)[TILES][4], const uint32_t 
 /* --- Warp specialisation ------------------------------------------------------------------------
  */
 
-/** bar.sync (9.7.13.1): waits until THREADS threads have arrived at barrier `id`, 1 to 15. */
-template <int THREADS>
-__device__ __forceinline__ void named_barrier_sync(int id) {
-#ifdef __CUDACC__
-  HOPPER_ASM("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
-#else
-  simt_named_barrier((unsigned)id, THREADS, true);
-#endif
-}
-
-/** bar.arrive: counts as an arrival of bar.sync, without waiting. */
-template <int THREADS>
-__device__ __forceinline__ void named_barrier_arrive(int id) {
-#ifdef __CUDACC__
-  HOPPER_ASM("bar.arrive %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
-#else
-  simt_named_barrier((unsigned)id, THREADS, false);
-#endif
-}
-
 /**
  * Are there enough registers if each thread of one warpgroup keeps FEW of them, and each thread of
  * GROUPS others takes MANY? A block that has an SM for itself by its launch bounds starts with

@@ -266,6 +266,9 @@ void simt_copy_async_16(void *shared, const void *global, unsigned source_bytes)
 void simt_commit_group(void);
 void simt_wait_group(unsigned still_pending);
 
+/** Barrier `id`, 1 to 15, for so many threads of the block; waits for them if `wait`. */
+void simt_named_barrier(unsigned id, unsigned threads, bool wait);
+
 typedef enum SimtArithmetic {
   SIMT_ADD,
   SIMT_MULTIPLY,

@@ -1,7 +1,7 @@
 /**
  * @file
  * Functions of the CPU backend for the instructions that compute capability 9.0 added: mbarriers,
- * tensor copies (TMA), wgmma, named barriers, setmaxnreg. device/ptx_hopper.cuh calls them.
+ * tensor copies (TMA), wgmma, setmaxnreg. device/ptx_hopper.cuh calls them.
  *
  * What is asynchronous on the GPU happens here as late as the instruction set allows. A tensor copy
  * lands when no thread of the block can run. A wgmma reads its operands, and writes its
@@ -78,9 +78,6 @@ void simt_wgmma_named(unsigned pending, const float *const *accumulators, unsign
 void simt_wgmma_wait(unsigned pending);
 
 /* --- Warp specialisation --------------------------------------------------------------------- */
-
-/** Barrier `id`, 1 to 15, for so many threads of the block; waits for them if `wait`. */
-void simt_named_barrier(unsigned id, unsigned threads, bool wait);
 
 /** setmaxnreg.inc if `more`, which waits until other warps have released enough, or .dec. */
 void simt_set_registers(unsigned registers, bool more);

@@ -1,0 +1,336 @@
+/**
+ * @file
+ * Step 15c: the fastest backward pass with mma.sync that was found: two groups of warps share the
+ * products, and all matrices between them lie in shared memory.
+ *
+ * The idea: in step 15 a warp has 16 or 32 keys, so each operand B that ldmatrix loads is used by
+ * one or two mma, and shared memory delivers less than the tensor cores could take. Here the four
+ * warps of one group compute all of S^T and dV, and those of the other all of dP^T and dK. So a
+ * warp has tiles of up to 64 x 64 elements, where a loaded operand is used by four mma.
+ *
+ * What changed since step 15:
+ * - Both groups run the same code, with other operands:
+ *       group 0   S^T = K Q^T     P^T = e^(S^T - LSE)     dV += P^T dO
+ *       group 1   dP^T = V dO^T   dS^T = P^T o (dP^T - D)   dK += dS^T Q, dQ = dS K
+ * - P^T passes from group 0 to group 1 through shared memory, too.
+ * - dQ of a tile is computed during the next one. Then group 1 has products while group 0 computes
+ *   exponentials, and group 0 has products while group 1 computes dS.
+ * - The copies of the next tile are spread over the mma of S^T and dP^T.
+ *
+ * What it costs: all shared memory of an SM of compute capability 9.0, so one thread block of 8
+ * warps; and P is rounded to 16 bits before dS is computed from it.
+ *
+ * What to look at: `--report=banks,counts` of this step and of step 15: wavefronts of ldmatrix for
+ * each mma.
+ */
+#include <math.h>
+
+#include "backward.h"
+#include "device/backward_launch.cuh"
+#include "device/backward_rows.cuh"
+#include "device/backward_tile.cuh"
+#include "device/convert.cuh"
+#include "device/dq_sums.cuh"
+#include "device/heads.cuh"
+#include "device/log2.cuh"
+#include "device/swizzle_tile.cuh"
+#include "device/warp.cuh"
+
+constexpr int GROUP_THREADS = 4 * WARP_SIZE, THREADS = 2 * GROUP_THREADS;
+
+/** Sizes of the tiles. Each product of a tile is BLOCK_M BLOCK_N HEAD_DIM = 2^20 multiply-adds. */
+template <int HEAD_DIM>
+struct Tiles {
+  static constexpr int BLOCK_M = HEAD_DIM <= 64 ? 128 : 64;   // queries
+  static constexpr int BLOCK_N = HEAD_DIM <= 128 ? 128 : 64;  // keys
+  // What one of four warps has of S^T or dP^T, and of dV or dK.
+  static constexpr int S_KEYS = HEAD_DIM <= 64 ? 64 : 32;
+  static constexpr int S_QUERIES = HEAD_DIM <= 128 ? 64 : 32;
+  static constexpr int SUM_KEYS = 64;
+  static constexpr int SUM_COLUMNS = BLOCK_N * HEAD_DIM / 4 / SUM_KEYS;
+  // What a warp has of dQ: at D = 256, where both groups compute dQ, one of eight.
+  static constexpr int DQ_GROUPS = HEAD_DIM <= 128 ? 1 : 2;
+  static constexpr int DQ_ROWS = 32;
+  static constexpr int DQ_COLUMNS = BLOCK_M * HEAD_DIM / DQ_ROWS / (4 * DQ_GROUPS);
+
+  static constexpr int ROW_BYTES = 2 * HEAD_DIM;
+  static constexpr int KV_BYTES = BLOCK_N * ROW_BYTES, Q_BYTES = BLOCK_M * ROW_BYTES;
+  static constexpr int P_BYTES = 2 * BLOCK_N * BLOCK_M;
+  static constexpr int NUMBERS_BYTES = 2 * 4 * BLOCK_M;  // LSE and D of a tile of queries
+  // K, V; two stages of Q and dO; P^T, two stages of dS^T; two stages of LSE and D.
+  static constexpr int SHARED_BYTES =
+      2 * KV_BYTES + 4 * Q_BYTES + 3 * P_BYTES + 2 * NUMBERS_BYTES;
+};
+
+/** C += A B for 16 M rows of A, of A_COLUMNS columns, and for 8 N of the B_COLUMNS columns of B:
+ * `a` and `b` are the addresses of this lane's chunks in them, a_lane(). */
+template <typename T, int A_COLUMNS, int B_COLUMNS, int M, int N>
+__device__ __forceinline__ void multiply_shared(float (&c)[M][N][4], uint32_t a, uint32_t b) {
+  constexpr int PAIRS = N / 2;
+  uint32_t rows[2][M][4];
+  load_ahead<A_COLUMNS / 16 * PAIRS, 2>(
+      [&](uint32_t (&columns)[4], int step) {
+        const int k = step / PAIRS, n = step % PAIRS;
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+          if (n > 0) continue;
+          ldmatrix_x4(rows[k % 2][i],
+                      shared_pointer(more_chunks<A_COLUMNS>(a, 2 * k) + 16 * i * 2 * A_COLUMNS));
+        }
+        ldmatrix_x4_trans(
+            columns, shared_pointer(more_chunks<B_COLUMNS>(b, 2 * n) + 16 * k * 2 * B_COLUMNS));
+      },
+      [&](const uint32_t (&columns)[4], int step) {
+        const int k = step / PAIRS, n = step % PAIRS * 2;
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+          mma_m16n8k16<T>(c[i][n], rows[k % 2][i], columns[0], columns[1]);
+          mma_m16n8k16<T>(c[i][n + 1], rows[k % 2][i], columns[2], columns[3]);
+        }
+      });
+}
+
+/** Q and dO of one tile of queries, copied piece by piece: each thread copies one chunk a piece. */
+template <typename T, int HEAD_DIM>
+struct QueryCopies {
+  static constexpr int ROW_STEP = THREADS / SWIZZLE_CHUNKS<HEAD_DIM>;  // rows of a piece
+  static constexpr int ROW_PIECES = HEAD_DIM / 64;
+  static constexpr int PIECES = Tiles<HEAD_DIM>::BLOCK_M / ROW_STEP * ROW_PIECES;  // of Q, of dO
+  uint32_t target;
+  const T *q, *d_o;
+  int64_t q_stride, d_o_stride;
+  int rows;
+
+  /** Starts the copy of a piece, 0 to 2 PIECES - 1. */
+  __device__ __forceinline__ void start(int piece) const {
+    const int i = piece % PIECES / ROW_PIECES * ROW_STEP, column = piece % ROW_PIECES * 64;
+    const T *const from = piece < PIECES ? q + i * q_stride : d_o + i * d_o_stride;
+    const uint32_t tile = target + piece / PIECES * Tiles<HEAD_DIM>::Q_BYTES;
+    cp_async_16(shared_pointer(tile + i * 2 * HEAD_DIM + column * 2), from + column, i < rows);
+  }
+};
+
+/** dK, dV and sums of dQ: one thread block for BLOCK_N keys of one key/value head. */
+template <typename T, int HEAD_DIM>
+__global__ void __launch_bounds__(THREADS, 1)
+    backward_kernel(Problem problem, BackwardTensors t, int first_head, int heads) {
+  using Tile = Tiles<HEAD_DIM>;
+  using Pair = typename PairOf<T>::type;
+  constexpr int BLOCK_M = Tile::BLOCK_M, BLOCK_N = Tile::BLOCK_N;
+  constexpr int M = Tile::S_KEYS / MMA_M, N = Tile::S_QUERIES / MMA_N;
+
+  extern __shared__ __align__(128) unsigned char smem[];
+  unsigned char *const q_shared = smem + 2 * Tile::KV_BYTES;
+  unsigned char *const p_shared = q_shared + 4 * Tile::Q_BYTES;
+  unsigned char *const ds_shared = p_shared + Tile::P_BYTES;
+  unsigned char *const numbers_shared = ds_shared + 2 * Tile::P_BYTES;
+
+  // Under the causal mask the first keys of a head have the most queries: they come first.
+  const int key_tiles = (problem.kv_len + BLOCK_N - 1) / BLOCK_N;
+  const int first_key = blockIdx.x % key_tiles * BLOCK_N;
+  const int group_heads = problem.q_heads / problem.kv_heads;
+  const int group_head = first_head + blockIdx.x / key_tiles * group_heads;
+  const HeadOffsets offset = head_offsets(problem, group_head);
+  const int first_tile = first_query(problem, first_key) / BLOCK_M;
+  const int tiles = (problem.q_len + BLOCK_M - 1) / BLOCK_M - first_tile;  // of each head
+
+  const int copy_row = threadIdx.x / SWIZZLE_CHUNKS<HEAD_DIM>;
+  const auto copies_of = [&](int i) {  // tile i, counted through the heads of the group
+    const int head = group_head + i / tiles, first_q = (first_tile + i % tiles) * BLOCK_M;
+    const HeadOffsets from = head_offsets(problem, head);
+    const int64_t q_stride = problem.q_strides.row, d_o_stride = problem.o_strides.row;
+    copy_row_numbers<BLOCK_M>(numbers_shared + i % 2 * Tile::NUMBERS_BYTES,
+                              row_numbers(problem, t.workspace, head - first_head), first_q);
+    return QueryCopies<T, HEAD_DIM>{
+        shared_address(q_shared) + i % 2 * 2 * Tile::Q_BYTES +
+            chunk_offset<HEAD_DIM>(copy_row, threadIdx.x % SWIZZLE_CHUNKS<HEAD_DIM>),
+        first_chunk<HEAD_DIM>((const T *)t.q + from.q, q_stride) + first_q * q_stride,
+        first_chunk<HEAD_DIM>((const T *)t.d_o + from.o, d_o_stride) + first_q * d_o_stride,
+        q_stride, d_o_stride, problem.q_len - first_q - copy_row};
+  };
+
+  const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE % 4;
+  const int group = threadIdx.x / GROUP_THREADS;
+  // S^T or dP^T.
+  const int s_key = warp % (BLOCK_N / Tile::S_KEYS) * Tile::S_KEYS;
+  const int s_query = warp / (BLOCK_N / Tile::S_KEYS) * Tile::S_QUERIES;
+  const uint32_t s_rows = a_lane<HEAD_DIM>(smem + group * Tile::KV_BYTES, s_key);
+  const uint32_t s_columns =
+      b_lane<HEAD_DIM>(q_shared + group * Tile::Q_BYTES) + s_query * Tile::ROW_BYTES;
+  // P^T or dS^T: where this lane writes it, and for group 1, where it reads P^T.
+  const uint32_t p_target = shared_address(p_shared + group * Tile::P_BYTES) + lane % 4 * 4 +
+                            chunk_offset<BLOCK_M>(s_key + lane / 4, s_query / 8);
+  const uint32_t p_source = more_chunks<BLOCK_M>(a_lane<BLOCK_M>(p_shared, s_key), s_query / 8);
+  const int ds_stage = group * Tile::P_BYTES;  // P^T has one stage
+  // dV or dK.
+  const int sum_key = warp % (BLOCK_N / Tile::SUM_KEYS) * Tile::SUM_KEYS;
+  const int sum_column = warp / (BLOCK_N / Tile::SUM_KEYS) * Tile::SUM_COLUMNS;
+  const uint32_t sum_rows = a_lane<BLOCK_M>(p_shared + group * Tile::P_BYTES, sum_key);
+  const uint32_t sum_columns = more_chunks<HEAD_DIM>(
+      a_lane<HEAD_DIM>(q_shared + (1 - group) * Tile::Q_BYTES, 0), sum_column / 8);
+  float sums[Tile::SUM_KEYS / MMA_M][Tile::SUM_COLUMNS / MMA_N][4] = {};
+
+  // dQ of tile i.
+  const int dq_warp = Tile::DQ_GROUPS == 1 ? warp : threadIdx.x / WARP_SIZE;
+  const int dq_row = dq_warp % (BLOCK_M / Tile::DQ_ROWS) * Tile::DQ_ROWS;
+  const int dq_column = dq_warp / (BLOCK_M / Tile::DQ_ROWS) * Tile::DQ_COLUMNS;
+  const uint32_t dq_rows = more_chunks<BLOCK_M>(b_lane<BLOCK_M>(ds_shared), dq_row / 8);
+  const uint32_t dq_columns = more_chunks<HEAD_DIM>(a_lane<HEAD_DIM>(smem, 0), dq_column / 8);
+  const auto add_dq = [&](int i) {
+    float dq[Tile::DQ_ROWS / MMA_M][Tile::DQ_COLUMNS / MMA_N][4] = {};
+    multiply_transposed<T, BLOCK_M, HEAD_DIM, BLOCK_N / 16>(dq, dq_rows + i % 2 * Tile::P_BYTES,
+                                                            dq_columns);
+    const int head = group_head + i / tiles, row = (first_tile + i % tiles) * BLOCK_M + dq_row;
+    float *const dq_head = dq_sums(problem, t.workspace, heads, head - first_head);
+    add_to_sums<HEAD_DIM / 8>(dq_head + row * HEAD_DIM + dq_column * 16 + lane * 4, dq,
+                              problem.q_len - row);
+  };
+
+  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem), (const T *)t.k + offset.k,
+                                             problem.k_strides.row, first_key, problem.kv_len);
+  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem) + Tile::KV_BYTES,
+                                             (const T *)t.v + offset.v, problem.v_strides.row,
+                                             first_key, problem.kv_len);
+  constexpr int PIECES = 2 * QueryCopies<T, HEAD_DIM>::PIECES;
+  if (tiles > 0) {
+    const auto copies = copies_of(0);
+#pragma unroll
+    for (int piece = 0; piece < PIECES; piece++) copies.start(piece);
+  }
+
+  const int count = group_heads * tiles;
+  const float scale_log2 = problem.scale * LOG2_E;
+  for (int i = 0; i < count; i++) {
+    const uint32_t q_stage = i % 2 * 2 * Tile::Q_BYTES;
+    const float *const numbers = (const float *)(numbers_shared + i % 2 * Tile::NUMBERS_BYTES) +
+                                 group * BLOCK_M + s_query + lane % 4 * 2;
+    cp_async_wait<0>();  // Q and dO of this tile, at first also K and V
+    __syncthreads();     // all threads' copies are visible; all warps are done with the tile before
+
+    if (group == 1 && i > 0) add_dq(i - 1);
+
+    float s[M][N][4];  // S^T or dP^T - D
+#pragma unroll
+    for (int j = 0; j < 4 * M * N; j++) {
+      s[j / 4 / N][j / 4 % N][j % 4] = group == 0 ? 0.0f : -numbers[j / 4 % N * 8 + j % 2];
+    }
+    multiply_rows<T, HEAD_DIM>(s, s_rows, s_columns + q_stage);
+    if (i + 1 < count) {
+      const auto copies = copies_of(i + 1);
+#pragma unroll
+      for (int piece = 0; piece < PIECES; piece++) copies.start(piece);
+    }
+
+    if (group == 0) {
+      const int first_q = (first_tile + i % tiles) * BLOCK_M;
+      if (first_key + BLOCK_N > attended_keys(problem, first_q)) {
+        mask_transposed(s, problem, first_key + s_key, first_q + s_query);
+      }
+#pragma unroll
+      for (int n = 0; n < N; n++) {
+        const float2 lse = *(const float2 *)&numbers[8 * n];
+#pragma unroll
+        for (int j = 0; j < 2 * M; j++) {
+          const float *const pair = &s[j / 2][n][j % 2 * 2];
+          const float left = exp2_approx(fmaf(pair[0], scale_log2, -lse.x));
+          const float right = exp2_approx(fmaf(pair[1], scale_log2, -lse.y));
+          *(uint32_t *)shared_pointer(more_chunks<BLOCK_M>(p_target, n) + 8 * j * 2 * BLOCK_M) =
+              pack<T>(left, right);
+        }
+      }
+    }
+    __syncthreads();  // P^T is complete
+    if (group == 1) {
+#pragma unroll
+      for (int j = 0; j < M * N / 2; j++) {
+        const int m = j / (N / 2), k = j % (N / 2);
+        uint32_t p[4];
+        ldmatrix_x4(p, shared_pointer(more_chunks<BLOCK_M>(p_source, 2 * k) + 16 * m * 2 * BLOCK_M));
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+          const float *const pair = &s[m][2 * k + c / 2][c % 2 * 2];
+          const float2 probs = to_float2(*(const Pair *)&p[c]);
+          *(uint32_t *)shared_pointer(more_chunks<BLOCK_M>(p_target, 2 * k + c / 2) +
+                                      i % 2 * ds_stage + (16 * m + c % 2 * 8) * 2 * BLOCK_M) =
+              pack<T>(pair[0] * probs.x, pair[1] * probs.y);
+        }
+      }
+      named_barrier_sync<GROUP_THREADS>(1);  // dS^T is complete for this group
+    }
+    // dV += P^T dO or dK += dS^T Q.
+    multiply_shared<T, BLOCK_M, HEAD_DIM>(sums, sum_rows + i % 2 * ds_stage, sum_columns + q_stage);
+    if (Tile::DQ_GROUPS == 2 && group == 0 && i > 0) add_dq(i - 1);
+  }
+  cp_async_wait<0>();  // K and V, if no query attends to these keys
+  __syncthreads();     // dS^T of the last tile is complete
+  if (count > 0 && group >= 2 - Tile::DQ_GROUPS) add_dq(count - 1);
+
+  T *const target = group == 0 ? (T *)t.d_v + offset.v : (T *)t.d_k + offset.k;
+  store_gradient(sums, group == 0 ? 1.0f : problem.scale, target + sum_column,
+                           group == 0 ? problem.v_strides.row : problem.k_strides.row,
+                           first_key + sum_key, problem.kv_len);
+}
+
+/** Launches the three kernels for `heads` query heads at a time. */
+template <typename T, int HEAD_DIM>
+static cudaError_t launch(const Problem *problem, const BackwardTensors *t, int heads,
+                          cudaStream_t stream) {
+  using Tile = Tiles<HEAD_DIM>;
+  const auto rows = row_numbers_kernel<T, HEAD_DIM>;
+  const auto keys = backward_kernel<T, HEAD_DIM>;
+  const auto queries = convert_dq_kernel<T, HEAD_DIM>;
+  if (const cudaError_t error = allow_shared(keys, Tile::SHARED_BYTES)) return error;
+  const int all = problem->batch * problem->q_heads, group = group_size(problem);
+  for (int first = 0; first < all; first += heads) {
+    const int now = all - first < heads ? all - first : heads;
+    const int blocks = now / group * tiles_of(problem->kv_len, Tile::BLOCK_N);
+    const size_t sum_bytes = sizeof(float) * dq_floats(*problem) * now;
+    cudaMemsetAsync(dq_sums(*problem, t->workspace, now, 0), 0, sum_bytes, stream);
+    rows<<<row_numbers_grid(problem, now), ROWS_THREADS, 0, stream>>>(*problem, *t, first);
+    keys<<<blocks, THREADS, Tile::SHARED_BYTES, stream>>>(*problem, *t, first, now);
+    queries<<<dq_grid(problem, now), ROWS_THREADS, 0, stream>>>(*problem, *t, first);
+  }
+  return cudaGetLastError();
+}
+
+static cudaError_t backward(const Problem *problem, const BackwardTensors *t, int heads,
+                            cudaStream_t stream) {
+  return with_instance(problem, [&](auto instance) {
+    return launch<typename decltype(instance)::T, decltype(instance)::HEAD_DIM>(problem, t, heads,
+                                                                               stream);
+  });
+}
+
+static void describe(const Problem *problem, int heads, Description *description) {
+  with_instance(problem, [&](auto instance) {
+    using T = typename decltype(instance)::T;
+    constexpr int HEAD_DIM = decltype(instance)::HEAD_DIM;
+    using Tile = Tiles<HEAD_DIM>;
+    describe_backward_mma(description, Tile::BLOCK_M, Tile::BLOCK_N);
+    const int blocks = heads / group_size(problem) * tiles_of(problem->kv_len, Tile::BLOCK_N);
+    add_launch(description, "row_numbers", row_numbers_kernel<T, HEAD_DIM>,
+               row_numbers_grid(problem, heads), ROWS_THREADS, 0);
+    add_launch(description, "backward", backward_kernel<T, HEAD_DIM>, blocks, THREADS,
+               Tile::SHARED_BYTES);
+    add_launch(description, "convert_dq", convert_dq_kernel<T, HEAD_DIM>,
+               dq_grid(problem, heads), ROWS_THREADS, 0);
+    return cudaSuccess;
+  });
+}
+
+static size_t workspace_bytes(const Problem *problem) {
+  return sizeof(float) * (2 * padded_rows(*problem) + dq_floats(*problem));
+}
+
+const Step step = {
+    .name = "step15c",
+    .after = "step15",
+    .title = "Two groups of warps share the products",
+    .idea = "One group computes P and dV, the other dS, dK and dQ, in tiles of up to 64 x 64.",
+    .head_dims = "D = 64, 128 or 256",
+    .nondeterministic = true,
+    .supports = supports_backward_mma,
+    .workspace_bytes = workspace_bytes,
+    .describe = describe,
+    .backward = backward,
+};
