@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
   const int first_key = blockIdx.x % key_tiles * BLOCK_N;
   const int group = problem.q_heads / problem.kv_heads;
   const int group_head = first_head + blockIdx.x / key_tiles * group;  // the first of the group
-  const HeadOffsets offset = head_offsets(problem, group_head);
+  HeadOffsets kv = head_offsets(problem, group_head);
 
   const int first_tile = first_query(problem, first_key) / BLOCK_M;
   const int tiles = (problem.q_len + BLOCK_M - 1) / BLOCK_M - first_tile;  // of each head
@@ -106,9 +106,9 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
   constexpr bool BOTH = Tile::SIDES == 1;
   float sums[BOTH ? 2 : 1][M][HEAD_DIM / MMA_N][4] = {};
 
-  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem), (const T *)t.k + offset.k,
+  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem), (const T *)t.k + kv.k,
                                        problem.k_strides.row, first_key, problem.kv_len);
-  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem) + V_TILE, (const T *)t.v + offset.v,
+  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem) + V_TILE, (const T *)t.v + kv.v,
                                        problem.v_strides.row, first_key, problem.kv_len);
   if (tiles > 0) copy_queries(0);
 
@@ -160,12 +160,16 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
   }
   cp_async_wait<0>();  // K and V, if no query attends to these keys
 
+  // The offsets are computed again, so that they take no registers in the loop.
+  uint32_t again = group_head;
+  keep_in_register(again);
+  kv = head_offsets(problem, again);
   if (BOTH || side == 0) {
-    store_gradient(sums[0], 1.0f, (T *)t.d_v + offset.v, problem.v_strides.row,
+    store_gradient(sums[0], 1.0f, (T *)t.d_v + kv.v, problem.v_strides.row,
                              first_key + warp_key, problem.kv_len);
   }
   if (BOTH || side == 1) {
-    store_gradient(sums[BOTH], problem.scale, (T *)t.d_k + offset.k,
+    store_gradient(sums[BOTH], problem.scale, (T *)t.d_k + kv.k,
                              problem.k_strides.row, first_key + warp_key, problem.kv_len);
   }
 }

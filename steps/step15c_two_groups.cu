@@ -68,7 +68,7 @@ template <typename T, int A_COLUMNS, int B_COLUMNS, int M, int N>
 __device__ __forceinline__ void multiply_shared(float (&c)[M][N][4], uint32_t a, uint32_t b) {
   constexpr int PAIRS = N / 2;
   uint32_t rows[2][M][4];
-  load_ahead<A_COLUMNS / 16 * PAIRS, 2>(
+  load_ahead<A_COLUMNS / 16 * PAIRS, AHEAD<M>>(
       [&](uint32_t (&columns)[4], int step) {
         const int k = step / PAIRS, n = step % PAIRS;
 #pragma unroll
@@ -130,17 +130,21 @@ __global__ void __launch_bounds__(THREADS, 1)
   const int first_key = blockIdx.x % key_tiles * BLOCK_N;
   const int group_heads = problem.q_heads / problem.kv_heads;
   const int group_head = first_head + blockIdx.x / key_tiles * group_heads;
-  const HeadOffsets offset = head_offsets(problem, group_head);
+  HeadOffsets kv = head_offsets(problem, group_head);
   const int first_tile = first_query(problem, first_key) / BLOCK_M;
   const int tiles = (problem.q_len + BLOCK_M - 1) / BLOCK_M - first_tile;  // of each head
+
+  const int count = group_heads * tiles;
 
   const int copy_row = threadIdx.x / SWIZZLE_CHUNKS<HEAD_DIM>;
   const auto copies_of = [&](int i) {  // tile i, counted through the heads of the group
     const int head = group_head + i / tiles, first_q = (first_tile + i % tiles) * BLOCK_M;
     const HeadOffsets from = head_offsets(problem, head);
     const int64_t q_stride = problem.q_strides.row, d_o_stride = problem.o_strides.row;
-    copy_row_numbers<BLOCK_M>(numbers_shared + i % 2 * Tile::NUMBERS_BYTES,
-                              row_numbers(problem, t.workspace, head - first_head), first_q);
+    if (i < count) {
+      copy_row_numbers<BLOCK_M>(numbers_shared + i % 2 * Tile::NUMBERS_BYTES,
+                                row_numbers(problem, t.workspace, head - first_head), first_q);
+    }
     return QueryCopies<T, HEAD_DIM>{
         shared_address(q_shared) + i % 2 * 2 * Tile::Q_BYTES +
             chunk_offset<HEAD_DIM>(copy_row, threadIdx.x % SWIZZLE_CHUNKS<HEAD_DIM>),
@@ -186,10 +190,10 @@ __global__ void __launch_bounds__(THREADS, 1)
                               problem.q_len - row);
   };
 
-  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem), (const T *)t.k + offset.k,
+  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem), (const T *)t.k + kv.k,
                                              problem.k_strides.row, first_key, problem.kv_len);
   copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem) + Tile::KV_BYTES,
-                                             (const T *)t.v + offset.v, problem.v_strides.row,
+                                             (const T *)t.v + kv.v, problem.v_strides.row,
                                              first_key, problem.kv_len);
   constexpr int PIECES = 2 * QueryCopies<T, HEAD_DIM>::PIECES;
   if (tiles > 0) {
@@ -197,8 +201,8 @@ __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
     for (int piece = 0; piece < PIECES; piece++) copies.start(piece);
   }
+  cp_async_commit();
 
-  const int count = group_heads * tiles;
   const float scale_log2 = problem.scale * LOG2_E;
   for (int i = 0; i < count; i++) {
     const uint32_t q_stage = i % 2 * 2 * Tile::Q_BYTES;
@@ -214,12 +218,13 @@ __global__ void __launch_bounds__(THREADS, 1)
     for (int j = 0; j < 4 * M * N; j++) {
       s[j / 4 / N][j / 4 % N][j % 4] = group == 0 ? 0.0f : -numbers[j / 4 % N * 8 + j % 2];
     }
-    multiply_rows<T, HEAD_DIM>(s, s_rows, s_columns + q_stage);
-    if (i + 1 < count) {
-      const auto copies = copies_of(i + 1);
-#pragma unroll
-      for (int piece = 0; piece < PIECES; piece++) copies.start(piece);
-    }
+    const bool is_last = i + 1 == count;
+    const auto copies = copies_of(i + 1);
+    constexpr int STEPS = HEAD_DIM / 16 * N / 2 / PIECES;  // of the product, for each piece
+    multiply_rows<T, HEAD_DIM>(s, s_rows, s_columns + q_stage, [&](int step) {
+      if (step % STEPS == 0 && !is_last) copies.start(step / STEPS);
+    });
+    cp_async_commit();
 
     if (group == 0) {
       const int first_q = (first_tile + i % tiles) * BLOCK_M;
@@ -265,7 +270,11 @@ __global__ void __launch_bounds__(THREADS, 1)
   __syncthreads();     // dS^T of the last tile is complete
   if (count > 0 && group >= 2 - Tile::DQ_GROUPS) add_dq(count - 1);
 
-  T *const target = group == 0 ? (T *)t.d_v + offset.v : (T *)t.d_k + offset.k;
+  // The offsets are computed again, so that they take no registers in the loop.
+  uint32_t again = group_head;
+  keep_in_register(again);
+  kv = head_offsets(problem, again);
+  T *const target = group == 0 ? (T *)t.d_v + kv.v : (T *)t.d_k + kv.k;
   store_gradient(sums, group == 0 ? 1.0f : problem.scale, target + sum_column,
                            group == 0 ? problem.v_strides.row : problem.k_strides.row,
                            first_key + sum_key, problem.kv_len);

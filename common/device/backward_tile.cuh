@@ -44,25 +44,36 @@ __device__ __forceinline__ uint32_t b_lane(const unsigned char *tile) {
 }
 
 /** Lets `multiply` use operand B of step after step, while `load` loads that of later steps. */
-template <int STEPS, int AHEAD, typename Load, typename Multiply>
+template <int STEPS, int DISTANCE, typename Load, typename Multiply>
 __device__ __forceinline__ void load_ahead(Load load, Multiply multiply) {
-  uint32_t b[AHEAD + 1][4];
+  uint32_t b[DISTANCE + 1][4];
 #pragma unroll
-  for (int i = 0; i < AHEAD; i++) load(b[i], i);
+  for (int i = 0; i < DISTANCE; i++) load(b[i], i);
 #pragma unroll
   for (int i = 0; i < STEPS; i++) {
-    if (i + AHEAD < STEPS) load(b[(i + AHEAD) % (AHEAD + 1)], i + AHEAD);
-    multiply(b[i % (AHEAD + 1)], i);
+    if (i + DISTANCE < STEPS) load(b[(i + DISTANCE) % (DISTANCE + 1)], i + DISTANCE);
+    multiply(b[i % (DISTANCE + 1)], i);
   }
 }
 
+/** Steps that operand B is loaded ahead: the mma of M fragments of A between take longer than a load. */
+template <int M>
+constexpr int AHEAD = M == 1 ? 2 : 1;
+
+/** What runs beside the mma of a product: nothing. */
+struct Nothing {
+  __device__ __forceinline__ void operator()(int) const {}
+};
+
 /** C += A B^T for 16 M rows of A and 8 N rows of B, all of HEAD_DIM columns: `a` and `b` are the
- * addresses of this lane's chunks in them, a_lane() and b_lane(). */
-template <typename T, int HEAD_DIM, int M, int N>
-__device__ __forceinline__ void multiply_rows(float (&c)[M][N][4], uint32_t a, uint32_t b) {
+ * addresses of this lane's chunks in them, a_lane() and b_lane(). `beside` is called after the mma
+ * of each of HEAD_DIM / 16 * N / 2 steps. */
+template <typename T, int HEAD_DIM, int M, int N, typename Beside = Nothing>
+__device__ __forceinline__ void multiply_rows(float (&c)[M][N][4], uint32_t a, uint32_t b,
+                                              Beside beside = Beside()) {
   constexpr int PAIRS = N / 2;
   uint32_t rows[2][M][4];
-  load_ahead<HEAD_DIM / 16 * PAIRS, 2>(
+  load_ahead<HEAD_DIM / 16 * PAIRS, AHEAD<M>>(
       [&](uint32_t (&columns)[4], int step) {
         const int d = step / PAIRS, n = step % PAIRS;
 #pragma unroll
@@ -81,6 +92,7 @@ __device__ __forceinline__ void multiply_rows(float (&c)[M][N][4], uint32_t a, u
           mma_m16n8k16<T>(c[i][n], rows[d % 2][i], columns[0], columns[1]);
           mma_m16n8k16<T>(c[i][n + 1], rows[d % 2][i], columns[2], columns[3]);
         }
+        beside(step);
       });
 }
 
@@ -90,7 +102,7 @@ template <typename T, int HEAD_DIM, int M, int K>
 __device__ __forceinline__ void multiply_columns(float (&c)[M][HEAD_DIM / MMA_N][4],
                                                  const uint32_t (&a)[M][K][4], uint32_t b) {
   constexpr int PAIRS = HEAD_DIM / 16;
-  load_ahead<K * PAIRS, 2>(
+  load_ahead<K * PAIRS, AHEAD<M>>(
       [&](uint32_t (&rows)[4], int step) {
         const int k = step / PAIRS, d = step % PAIRS;
         ldmatrix_x4_trans(rows,
