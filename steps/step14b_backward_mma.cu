@@ -73,23 +73,22 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::KEY_WARPS, HEAD_DIM <= 1
   // Under the causal mask the first keys of a head have the most queries: they come first.
   const int key_tiles = (problem.kv_len + BLOCK_N - 1) / BLOCK_N;
   const int first_key = blockIdx.x % key_tiles * BLOCK_N;
-  const int group = problem.q_heads / problem.kv_heads;
-  const int group_head = first_head + blockIdx.x / key_tiles * group;  // the first of the group
+  const int group_head =  // the first of the group
+      first_head + blockIdx.x / key_tiles * (problem.q_heads / problem.kv_heads);
   HeadOffsets kv = head_offsets(problem, group_head);
 
-  const int first_tile = first_query(problem, first_key) / BLOCK_M;
-  const int tiles = (problem.q_len + BLOCK_M - 1) / BLOCK_M - first_tile;  // of each head
+  const QueryTiles<BLOCK_M> tiles(problem, first_key);
+  QueryTile tile = {group_head, tiles.first_q};
 
-  const auto copy_queries = [&](int i) {  // starts the copies of tile i, counted through the heads
-    const int head = group_head + i / tiles, first_q = (first_tile + i % tiles) * BLOCK_M;
-    const HeadOffsets from = head_offsets(problem, head);
-    const uint32_t stage = shared_address(q_shared) + i % 2 * 2 * Q_TILE;
-    copy_tile_rows<HEAD_DIM, BLOCK_M, THREADS>(stage, (const T *)t.q + from.q, problem.q_strides.row,
-                                         first_q, problem.q_len);
-    copy_tile_rows<HEAD_DIM, BLOCK_M, THREADS>(stage + Q_TILE, (const T *)t.d_o + from.o,
-                                         problem.o_strides.row, first_q, problem.q_len);
-    copy_row_numbers<BLOCK_M>(numbers_shared + i % 2 * Tile::NUMBERS_BYTES,
-                              row_numbers(problem, t.workspace, head - first_head), first_q);
+  const auto copy_queries = [&](QueryTile next, int stage) {
+    const HeadOffsets from = head_offsets(problem, next.head);
+    const uint32_t target = shared_address(q_shared) + stage * 2 * Q_TILE;
+    copy_tile_rows<HEAD_DIM, BLOCK_M, THREADS>(target, (const T *)t.q + from.q, problem.q_strides.row,
+                                         next.first_q, problem.q_len);
+    copy_tile_rows<HEAD_DIM, BLOCK_M, THREADS>(target + Q_TILE, (const T *)t.d_o + from.o,
+                                         problem.o_strides.row, next.first_q, problem.q_len);
+    copy_row_numbers<BLOCK_M>(numbers_shared + stage * Tile::NUMBERS_BYTES,
+                              row_numbers(problem, t.workspace, next.head - first_head), next.first_q);
     cp_async_commit();
   };
 
@@ -106,10 +105,9 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::KEY_WARPS, HEAD_DIM <= 1
                                        problem.k_strides.row, first_key, problem.kv_len);
   copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem) + V_TILE, (const T *)t.v + kv.v,
                                        problem.v_strides.row, first_key, problem.kv_len);
-  if (tiles > 0) copy_queries(0);
+  if (tiles.count > 0) copy_queries(tile, 0);
 
-  for (int i = 0; i < group * tiles; i++) {
-    const int first_q = (first_tile + i % tiles) * BLOCK_M;
+  for (int i = 0; i < tiles.count; i++, tile = tiles.next(tile)) {
     const uint32_t q_stage = i % 2 * 2 * Q_TILE;
     const float *const numbers = (const float *)(numbers_shared + i % 2 * Tile::NUMBERS_BYTES);
     cp_async_wait<0>();  // Q and dO of this tile, at first also K and V: nothing else is in flight
@@ -117,9 +115,9 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::KEY_WARPS, HEAD_DIM <= 1
 
     float s[M][N][4] = {};  // S^T, then P^T
     multiply_rows<T, HEAD_DIM>(s, k_rows, q_rows + q_stage);
-    if (i + 1 < group * tiles) copy_queries(i + 1);
-    if (first_key + BLOCK_N > attended_keys(problem, first_q)) {
-      mask_transposed(s, problem, first_key + warp_key, first_q);
+    if (i + 1 < tiles.count) copy_queries(tiles.next(tile), 1 - i % 2);
+    if (first_key + BLOCK_N > attended_keys(problem, tile.first_q)) {
+      mask_transposed(s, problem, first_key + warp_key, tile.first_q);
     }
     float ds[M][N][4];  // dP^T - D, then dS^T
 #pragma unroll

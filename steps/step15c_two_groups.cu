@@ -90,7 +90,7 @@ __device__ __forceinline__ void multiply_shared(float (&c)[M][N][4], uint32_t a,
       });
 }
 
-/** Q and dO of one tile of queries, copied piece by piece: each thread copies one chunk a piece. */
+/** The copies of one tile of Q and dO, a piece at a time: each thread copies one chunk of it. */
 template <typename T, int HEAD_DIM>
 struct QueryCopies {
   static constexpr int ROW_STEP = THREADS / SWIZZLE_CHUNKS<HEAD_DIM>;  // rows of a piece
@@ -98,15 +98,17 @@ struct QueryCopies {
   static constexpr int PIECES = Tiles<HEAD_DIM>::BLOCK_M / ROW_STEP * ROW_PIECES;  // of Q, of dO
   uint32_t target;
   const T *q, *d_o;
-  int64_t q_stride, d_o_stride;
-  int rows;
+  int rows;  // from that of the first chunk on; if there is no tile, 0
 
   /** Starts the copy of a piece, 0 to 2 PIECES - 1. */
-  __device__ __forceinline__ void start(int piece) const {
-    const int i = piece % PIECES / ROW_PIECES * ROW_STEP, column = piece % ROW_PIECES * 64;
-    const T *const from = piece < PIECES ? q + i * q_stride : d_o + i * d_o_stride;
-    const uint32_t tile = target + piece / PIECES * Tiles<HEAD_DIM>::Q_BYTES;
-    cp_async_16(shared_pointer(tile + i * 2 * HEAD_DIM + column * 2), from + column, i < rows);
+  __device__ __forceinline__ void start(const Problem &problem, int piece) {
+    const int row = piece % PIECES / ROW_PIECES * ROW_STEP, column = piece % ROW_PIECES * 64;
+    const uint32_t to = target + piece / PIECES * Tiles<HEAD_DIM>::Q_BYTES;
+    cp_async_16(shared_pointer(to + row * 2 * HEAD_DIM + column * 2),
+                (piece < PIECES ? q : d_o) + column, row < rows);
+    if (column + 64 < HEAD_DIM) return;
+    if (piece < PIECES) q += ROW_STEP * problem.q_strides.row;
+    if (piece >= PIECES) d_o += ROW_STEP * problem.o_strides.row;
   }
 };
 
@@ -128,29 +130,27 @@ __global__ void __launch_bounds__(THREADS, 1)
   // Under the causal mask the first keys of a head have the most queries: they come first.
   const int key_tiles = (problem.kv_len + BLOCK_N - 1) / BLOCK_N;
   const int first_key = blockIdx.x % key_tiles * BLOCK_N;
-  const int group_heads = problem.q_heads / problem.kv_heads;
-  const int group_head = first_head + blockIdx.x / key_tiles * group_heads;
+  const int group_head =  // the first of the group
+      first_head + blockIdx.x / key_tiles * (problem.q_heads / problem.kv_heads);
   HeadOffsets kv = head_offsets(problem, group_head);
-  const int first_tile = first_query(problem, first_key) / BLOCK_M;
-  const int tiles = (problem.q_len + BLOCK_M - 1) / BLOCK_M - first_tile;  // of each head
-
-  const int count = group_heads * tiles;
+  const QueryTiles<BLOCK_M> tiles(problem, first_key);
+  QueryTile tile = {group_head, tiles.first_q};
 
   const int copy_row = threadIdx.x / SWIZZLE_CHUNKS<HEAD_DIM>;
-  const auto copies_of = [&](int i) {  // tile i, counted through the heads of the group
-    const int head = group_head + i / tiles, first_q = (first_tile + i % tiles) * BLOCK_M;
-    const HeadOffsets from = head_offsets(problem, head);
+  const auto copies_of = [&](QueryTile next, int i) {  // tile i
+    const HeadOffsets from = head_offsets(problem, next.head);
     const int64_t q_stride = problem.q_strides.row, d_o_stride = problem.o_strides.row;
-    if (i < count) {
+    if (i < tiles.count) {
       copy_row_numbers<BLOCK_M>(numbers_shared + i % 2 * Tile::NUMBERS_BYTES,
-                                row_numbers(problem, t.workspace, head - first_head), first_q);
+                                row_numbers(problem, t.workspace, next.head - first_head),
+                                next.first_q);
     }
     return QueryCopies<T, HEAD_DIM>{
         shared_address(q_shared) + i % 2 * 2 * Tile::Q_BYTES +
             chunk_offset<HEAD_DIM>(copy_row, threadIdx.x % SWIZZLE_CHUNKS<HEAD_DIM>),
-        first_chunk<HEAD_DIM>((const T *)t.q + from.q, q_stride) + first_q * q_stride,
-        first_chunk<HEAD_DIM>((const T *)t.d_o + from.o, d_o_stride) + first_q * d_o_stride,
-        q_stride, d_o_stride, problem.q_len - first_q - copy_row};
+        first_chunk<HEAD_DIM>((const T *)t.q + from.q, q_stride) + next.first_q * q_stride,
+        first_chunk<HEAD_DIM>((const T *)t.d_o + from.o, d_o_stride) + next.first_q * d_o_stride,
+        i < tiles.count ? problem.q_len - next.first_q - copy_row : 0};
   };
 
   const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE % 4;
@@ -174,18 +174,18 @@ __global__ void __launch_bounds__(THREADS, 1)
       a_lane<HEAD_DIM>(q_shared + (1 - group) * Tile::Q_BYTES, 0), sum_column / 8);
   float sums[Tile::SUM_KEYS / MMA_M][Tile::SUM_COLUMNS / MMA_N][4] = {};
 
-  // dQ of tile i.
+  // dQ of tile i: `of`.
   const int dq_warp = Tile::DQ_GROUPS == 1 ? warp : threadIdx.x / WARP_SIZE;
   const int dq_row = dq_warp % (BLOCK_M / Tile::DQ_ROWS) * Tile::DQ_ROWS;
   const int dq_column = dq_warp / (BLOCK_M / Tile::DQ_ROWS) * Tile::DQ_COLUMNS;
   const uint32_t dq_rows = more_chunks<BLOCK_M>(b_lane<BLOCK_M>(ds_shared), dq_row / 8);
   const uint32_t dq_columns = more_chunks<HEAD_DIM>(a_lane<HEAD_DIM>(smem, 0), dq_column / 8);
-  const auto add_dq = [&](int i) {
+  const auto add_dq = [&](QueryTile of, int i) {
     float dq[Tile::DQ_ROWS / MMA_M][Tile::DQ_COLUMNS / MMA_N][4] = {};
     multiply_transposed<T, BLOCK_M, HEAD_DIM, BLOCK_N / 16>(dq, dq_rows + i % 2 * Tile::P_BYTES,
                                                             dq_columns);
-    const int head = group_head + i / tiles, row = (first_tile + i % tiles) * BLOCK_M + dq_row;
-    float *const dq_head = dq_sums(problem, t.workspace, heads, head - first_head);
+    const int row = of.first_q + dq_row;
+    float *const dq_head = dq_sums(problem, t.workspace, heads, of.head - first_head);
     add_to_sums<HEAD_DIM / 8>(dq_head + row * HEAD_DIM + dq_column * 16 + lane * 4, dq,
                               problem.q_len - row);
   };
@@ -196,40 +196,40 @@ __global__ void __launch_bounds__(THREADS, 1)
                                              (const T *)t.v + kv.v, problem.v_strides.row,
                                              first_key, problem.kv_len);
   constexpr int PIECES = 2 * QueryCopies<T, HEAD_DIM>::PIECES;
-  if (tiles > 0) {
-    const auto copies = copies_of(0);
+  auto first_copies = copies_of(tile, 0);
 #pragma unroll
-    for (int piece = 0; piece < PIECES; piece++) copies.start(piece);
-  }
+  for (int piece = 0; piece < PIECES; piece++) first_copies.start(problem, piece);
   cp_async_commit();
 
   const float scale_log2 = problem.scale * LOG2_E;
-  for (int i = 0; i < count; i++) {
+  for (int i = 0; i < tiles.count; i++, tile = tiles.next(tile)) {
     const uint32_t q_stage = i % 2 * 2 * Tile::Q_BYTES;
     const float *const numbers = (const float *)(numbers_shared + i % 2 * Tile::NUMBERS_BYTES) +
                                  group * BLOCK_M + s_query + lane % 4 * 2;
     cp_async_wait<0>();  // Q and dO of this tile, at first also K and V
     __syncthreads();     // all threads' copies are visible; all warps are done with the tile before
 
-    if (group == 1 && i > 0) add_dq(i - 1);
+    if (group == 1 && i > 0) add_dq(tiles.previous(tile), i - 1);
 
-    float s[M][N][4];  // S^T or dP^T - D
+    float s[M][N][4] = {};  // S^T or dP^T - D
+    if (group == 1) {
 #pragma unroll
-    for (int j = 0; j < 4 * M * N; j++) {
-      s[j / 4 / N][j / 4 % N][j % 4] = group == 0 ? 0.0f : -numbers[j / 4 % N * 8 + j % 2];
+      for (int n = 0; n < N; n++) {
+        const float2 d = *(const float2 *)&numbers[8 * n];
+#pragma unroll
+        for (int j = 0; j < 4 * M; j++) s[j / 4][n][j % 4] = j % 2 == 0 ? -d.x : -d.y;
+      }
     }
-    const bool is_last = i + 1 == count;
-    const auto copies = copies_of(i + 1);
+    auto copies = copies_of(tiles.next(tile), i + 1);
     constexpr int STEPS = HEAD_DIM / 16 * N / 2 / PIECES;  // of the product, for each piece
     multiply_rows<T, HEAD_DIM>(s, s_rows, s_columns + q_stage, [&](int step) {
-      if (step % STEPS == 0 && !is_last) copies.start(step / STEPS);
+      if (step % STEPS == 0) copies.start(problem, step / STEPS);
     });
     cp_async_commit();
 
     if (group == 0) {
-      const int first_q = (first_tile + i % tiles) * BLOCK_M;
-      if (first_key + BLOCK_N > attended_keys(problem, first_q)) {
-        mask_transposed(s, problem, first_key + s_key, first_q + s_query);
+      if (first_key + BLOCK_N > attended_keys(problem, tile.first_q)) {
+        mask_transposed(s, problem, first_key + s_key, tile.first_q + s_query);
       }
 #pragma unroll
       for (int n = 0; n < N; n++) {
@@ -246,29 +246,33 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
     __syncthreads();  // P^T is complete
     if (group == 1) {
+      load_ahead<M * N / 2, 1>(
+          [&](uint32_t (&p)[4], int j) {
+            ldmatrix_x4(p, shared_pointer(more_chunks<BLOCK_M>(p_source, j % (N / 2) * 2) +
+                                          j / (N / 2) * 16 * 2 * BLOCK_M));
+          },
+          [&](const uint32_t (&p)[4], int j) {
+            const int m = j / (N / 2), n = j % (N / 2) * 2;
 #pragma unroll
-      for (int j = 0; j < M * N / 2; j++) {
-        const int m = j / (N / 2), k = j % (N / 2);
-        uint32_t p[4];
-        ldmatrix_x4(p, shared_pointer(more_chunks<BLOCK_M>(p_source, 2 * k) + 16 * m * 2 * BLOCK_M));
-#pragma unroll
-        for (int c = 0; c < 4; c++) {
-          const float *const pair = &s[m][2 * k + c / 2][c % 2 * 2];
-          const float2 probs = to_float2(*(const Pair *)&p[c]);
-          *(uint32_t *)shared_pointer(more_chunks<BLOCK_M>(p_target, 2 * k + c / 2) +
-                                      i % 2 * ds_stage + (16 * m + c % 2 * 8) * 2 * BLOCK_M) =
-              pack<T>(pair[0] * probs.x, pair[1] * probs.y);
-        }
-      }
+            for (int c = 0; c < 4; c++) {
+              const float *const pair = &s[m][n + c / 2][c % 2 * 2];
+              const float2 probs = to_float2(*(const Pair *)&p[c]);
+              *(uint32_t *)shared_pointer(more_chunks<BLOCK_M>(p_target, n + c / 2) +
+                                          i % 2 * ds_stage + (16 * m + c % 2 * 8) * 2 * BLOCK_M) =
+                  pack<T>(pair[0] * probs.x, pair[1] * probs.y);
+            }
+          });
       named_barrier_sync<GROUP_THREADS>(1);  // dS^T is complete for this group
     }
     // dV += P^T dO or dK += dS^T Q.
     multiply_shared<T, BLOCK_M, HEAD_DIM>(sums, sum_rows + i % 2 * ds_stage, sum_columns + q_stage);
-    if (Tile::DQ_GROUPS == 2 && group == 0 && i > 0) add_dq(i - 1);
+    if (Tile::DQ_GROUPS == 2 && group == 0 && i > 0) add_dq(tiles.previous(tile), i - 1);
   }
   cp_async_wait<0>();  // K and V, if no query attends to these keys
   __syncthreads();     // dS^T of the last tile is complete
-  if (count > 0 && group >= 2 - Tile::DQ_GROUPS) add_dq(count - 1);
+  if (tiles.count > 0 && group >= 2 - Tile::DQ_GROUPS) {
+    add_dq(tiles.previous(tile), tiles.count - 1);
+  }
 
   // The offsets are computed again, so that they take no registers in the loop.
   uint32_t again = group_head;

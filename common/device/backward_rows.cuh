@@ -82,4 +82,36 @@ __host__ __device__ inline int first_query(const Problem &problem, int key) {
   return first < 0 ? 0 : first < problem.q_len ? first : problem.q_len;
 }
 
+/** A tile of queries of one head. */
+struct QueryTile {
+  int head;    /**< counted through the whole batch */
+  int first_q; /**< its first query */
+};
+
+/** The tiles of BLOCK_M queries that attend to keys of a block, head after head of a group. */
+template <int BLOCK_M>
+struct QueryTiles {
+  int first_q, last_q; /**< of the first and the last tile of each head */
+  int count;           /**< of all heads together */
+
+  __device__ __forceinline__ QueryTiles(const Problem &problem, int first_key) {
+    first_q = first_query(problem, first_key) / BLOCK_M * BLOCK_M;
+    last_q = (problem.q_len - 1) / BLOCK_M * BLOCK_M;
+    const int tiles = first_query(problem, first_key) < problem.q_len
+                          ? (last_q - first_q) / BLOCK_M + 1
+                          : 0;
+    count = problem.q_heads / problem.kv_heads * tiles;
+  }
+  /** The tile after this one. */
+  __device__ __forceinline__ QueryTile next(QueryTile tile) const {
+    return tile.first_q < last_q ? QueryTile{tile.head, tile.first_q + BLOCK_M}
+                                 : QueryTile{tile.head + 1, first_q};
+  }
+  /** The tile before this one. */
+  __device__ __forceinline__ QueryTile previous(QueryTile tile) const {
+    return tile.first_q > first_q ? QueryTile{tile.head, tile.first_q - BLOCK_M}
+                                  : QueryTile{tile.head - 1, last_q};
+  }
+};
+
 #endif
