@@ -62,6 +62,14 @@ struct Tiles {
       2 * KV_BYTES + 4 * Q_BYTES + 3 * P_BYTES + 2 * NUMBERS_BYTES;
 };
 
+/** The number of this lane, as a value that nvcc does not know. What is computed from it in the loop
+ * is computed there, and takes no registers in the rest of the loop. */
+__device__ __forceinline__ int fresh_lane() {
+  uint32_t lane = threadIdx.x % WARP_SIZE;
+  keep_in_register(lane);
+  return lane;
+}
+
 /** C += A B for 16 M rows of A, of A_COLUMNS columns, and for 8 N of the B_COLUMNS columns of B:
  * `a` and `b` are the addresses of this lane's chunks in them, a_lane(). */
 template <typename T, int A_COLUMNS, int B_COLUMNS, int M, int N>
@@ -136,21 +144,21 @@ __global__ void __launch_bounds__(THREADS, 1)
   const QueryTiles<BLOCK_M> tiles(problem, first_key);
   QueryTile tile = {group_head, tiles.first_q};
 
-  const int copy_row = threadIdx.x / SWIZZLE_CHUNKS<HEAD_DIM>;
   const auto copies_of = [&](QueryTile next, int i) {  // tile i
-    const HeadOffsets from = head_offsets(problem, next.head);
-    const int64_t q_stride = problem.q_strides.row, d_o_stride = problem.o_strides.row;
     if (i < tiles.count) {
       copy_row_numbers<BLOCK_M>(numbers_shared + i % 2 * Tile::NUMBERS_BYTES,
                                 row_numbers(problem, t.workspace, next.head - first_head),
                                 next.first_q);
     }
+    uint32_t thread = threadIdx.x;
+    keep_in_register(thread);
+    const int row = thread / SWIZZLE_CHUNKS<HEAD_DIM>, chunk = thread % SWIZZLE_CHUNKS<HEAD_DIM>;
+    const HeadOffsets from = head_offsets(problem, next.head);
     return QueryCopies<T, HEAD_DIM>{
-        shared_address(q_shared) + i % 2 * 2 * Tile::Q_BYTES +
-            chunk_offset<HEAD_DIM>(copy_row, threadIdx.x % SWIZZLE_CHUNKS<HEAD_DIM>),
-        first_chunk<HEAD_DIM>((const T *)t.q + from.q, q_stride) + next.first_q * q_stride,
-        first_chunk<HEAD_DIM>((const T *)t.d_o + from.o, d_o_stride) + next.first_q * d_o_stride,
-        i < tiles.count ? problem.q_len - next.first_q - copy_row : 0};
+        shared_address(q_shared) + i % 2 * 2 * Tile::Q_BYTES + chunk_offset<HEAD_DIM>(row, chunk),
+        (const T *)t.q + from.q + (next.first_q + row) * problem.q_strides.row + chunk * CHUNK,
+        (const T *)t.d_o + from.o + (next.first_q + row) * problem.o_strides.row + chunk * CHUNK,
+        i < tiles.count ? problem.q_len - next.first_q - row : 0};
   };
 
   const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE % 4;
@@ -161,10 +169,12 @@ __global__ void __launch_bounds__(THREADS, 1)
   const uint32_t s_rows = a_lane<HEAD_DIM>(smem + group * Tile::KV_BYTES, s_key);
   const uint32_t s_columns =
       b_lane<HEAD_DIM>(q_shared + group * Tile::Q_BYTES) + s_query * Tile::ROW_BYTES;
-  // P^T or dS^T: where this lane writes it, and for group 1, where it reads P^T.
-  const uint32_t p_target = shared_address(p_shared + group * Tile::P_BYTES) + lane % 4 * 4 +
-                            chunk_offset<BLOCK_M>(s_key + lane / 4, s_query / 8);
-  const uint32_t p_source = more_chunks<BLOCK_M>(a_lane<BLOCK_M>(p_shared, s_key), s_query / 8);
+  // Where this lane writes P^T or dS^T.
+  const auto p_lane = [&](int stage) {
+    const int lane = fresh_lane();
+    return shared_address(p_shared + group * Tile::P_BYTES) + stage + lane % 4 * 4 +
+           chunk_offset<BLOCK_M>(s_key + lane / 4, s_query / 8);
+  };
   const int ds_stage = group * Tile::P_BYTES;  // P^T has one stage
   // dV or dK.
   const int sum_key = warp % (BLOCK_N / Tile::SUM_KEYS) * Tile::SUM_KEYS;
@@ -178,12 +188,14 @@ __global__ void __launch_bounds__(THREADS, 1)
   const int dq_warp = Tile::DQ_GROUPS == 1 ? warp : threadIdx.x / WARP_SIZE;
   const int dq_row = dq_warp % (BLOCK_M / Tile::DQ_ROWS) * Tile::DQ_ROWS;
   const int dq_column = dq_warp / (BLOCK_M / Tile::DQ_ROWS) * Tile::DQ_COLUMNS;
-  const uint32_t dq_rows = more_chunks<BLOCK_M>(b_lane<BLOCK_M>(ds_shared), dq_row / 8);
-  const uint32_t dq_columns = more_chunks<HEAD_DIM>(a_lane<HEAD_DIM>(smem, 0), dq_column / 8);
   const auto add_dq = [&](QueryTile of, int i) {
+    const int lane = fresh_lane();
+    const uint32_t dq_rows =
+        more_chunks<BLOCK_M>(b_lane<BLOCK_M>(ds_shared, lane), dq_row / 8) + i % 2 * Tile::P_BYTES;
+    const uint32_t dq_columns =
+        more_chunks<HEAD_DIM>(a_lane<HEAD_DIM>(smem, 0, lane), dq_column / 8);
     float dq[Tile::DQ_ROWS / MMA_M][Tile::DQ_COLUMNS / MMA_N][4] = {};
-    multiply_transposed<T, BLOCK_M, HEAD_DIM, BLOCK_N / 16>(dq, dq_rows + i % 2 * Tile::P_BYTES,
-                                                            dq_columns);
+    multiply_transposed<T, BLOCK_M, HEAD_DIM, BLOCK_N / 16>(dq, dq_rows, dq_columns);
     const int row = of.first_q + dq_row;
     float *const dq_head = dq_sums(problem, t.workspace, heads, of.head - first_head);
     add_to_sums<HEAD_DIM / 8>(dq_head + row * HEAD_DIM + dq_column * 16 + lane * 4, dq,
@@ -231,6 +243,7 @@ __global__ void __launch_bounds__(THREADS, 1)
       if (first_key + BLOCK_N > attended_keys(problem, tile.first_q)) {
         mask_transposed(s, problem, first_key + s_key, tile.first_q + s_query);
       }
+      const uint32_t p_target = p_lane(0);
 #pragma unroll
       for (int n = 0; n < N; n++) {
         const float2 lse = *(const float2 *)&numbers[8 * n];
@@ -246,6 +259,9 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
     __syncthreads();  // P^T is complete
     if (group == 1) {
+      const uint32_t ds_target = p_lane(i % 2 * Tile::P_BYTES);
+      const uint32_t p_source =
+          more_chunks<BLOCK_M>(a_lane<BLOCK_M>(p_shared, s_key, fresh_lane()), s_query / 8);
       load_ahead<M * N / 2, 1>(
           [&](uint32_t (&p)[4], int j) {
             ldmatrix_x4(p, shared_pointer(more_chunks<BLOCK_M>(p_source, j % (N / 2) * 2) +
@@ -257,8 +273,8 @@ __global__ void __launch_bounds__(THREADS, 1)
             for (int c = 0; c < 4; c++) {
               const float *const pair = &s[m][n + c / 2][c % 2 * 2];
               const float2 probs = to_float2(*(const Pair *)&p[c]);
-              *(uint32_t *)shared_pointer(more_chunks<BLOCK_M>(p_target, n + c / 2) +
-                                          i % 2 * ds_stage + (16 * m + c % 2 * 8) * 2 * BLOCK_M) =
+              *(uint32_t *)shared_pointer(more_chunks<BLOCK_M>(ds_target, n + c / 2) +
+                                          (16 * m + c % 2 * 8) * 2 * BLOCK_M) =
                   pack<T>(pair[0] * probs.x, pair[1] * probs.y);
             }
           });

@@ -31,15 +31,15 @@ __device__ __forceinline__ void copy_tile_rows(uint32_t tile, const T *matrix, i
 /** The address of this lane's chunk for operand A of mma, or for a transposed operand B: row `row`
  * of the tile is the first of 16. */
 template <int HEAD_DIM>
-__device__ __forceinline__ uint32_t a_lane(const unsigned char *tile, int row) {
-  const int lane = threadIdx.x % WARP_SIZE;
+__device__ __forceinline__ uint32_t a_lane(const unsigned char *tile, int row,
+                                           int lane = threadIdx.x % WARP_SIZE) {
   return lane_address<HEAD_DIM>(tile, row + lane % 16, lane / 16);
 }
 
 /** The same for operand B, not transposed, of two mma: 16 rows from the first of the tile on. */
 template <int HEAD_DIM>
-__device__ __forceinline__ uint32_t b_lane(const unsigned char *tile) {
-  const int lane = threadIdx.x % WARP_SIZE;
+__device__ __forceinline__ uint32_t b_lane(const unsigned char *tile,
+                                           int lane = threadIdx.x % WARP_SIZE) {
   return lane_address<HEAD_DIM>(tile, lane / 16 * 8 + lane % 8, lane / 8 % 2);
 }
 
