@@ -88,7 +88,8 @@ static void fill_sample(const Problem *p, uint64_t seed, const int64_t *edges, i
 static int64_t default_count(const Problem *p, const Mask *mask, int block_m) {
   const double rows = (double)count_rows(p);
   const double entries = (double)mask_entries(mask, p->batch, p->q_heads);
-  const double seconds = 4.0 * p->head_dim * entries / REFERENCE_SPEED;
+  const double flops = step.backward != NULL ? 10 : 4; /* for an entry and a column */
+  const double seconds = flops * p->head_dim * entries / REFERENCE_SPEED;
   if (seconds < 1) return count_rows(p);
   const int64_t affordable = (int64_t)(rows * (1.5 / seconds));
   const int64_t count = affordable > LEAST_ROWS ? affordable : LEAST_ROWS;
@@ -130,6 +131,14 @@ bool check_plan(const Problem *problem, const Mask *mask, CheckMode mode, int64_
   fill_sample(problem, seed, edges, edge_count, plan);
   free(edges);
   return true;
+}
+
+bool check_plan_keys(const Problem *problem, const Mask *mask, CheckMode mode, int64_t wanted,
+                     int block_n, uint64_t seed, CheckPlan *plan, Error *error) {
+  Problem keys = *problem;
+  keys.q_heads = problem->kv_heads;
+  keys.q_len = problem->kv_len;
+  return check_plan(&keys, mask, mode, wanted, block_n, seed, plan, error);
 }
 
 void check_plan_free(CheckPlan *plan) {
