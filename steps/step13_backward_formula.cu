@@ -24,6 +24,7 @@
 #include "backward.h"
 #include "device/convert.cuh"
 #include "device/heads.cuh"
+#include "device/row_dot.cuh"
 #include "device/warp.cuh"
 
 constexpr int TILE = 32;           // a thread block computes TILE x TILE entries of a product
@@ -65,14 +66,6 @@ __device__ float element_or_zero(const T *matrix, int64_t row_stride, int row, i
 }
 
 // [row_dots]
-/** The dot product of two rows, by one warp; every lane gets it. */
-template <typename T>
-__device__ __forceinline__ float row_dot(const T *a, const T *b, int columns, int lane) {
-  float sum = 0.0f;
-  for (int d = lane; d < columns; d += WARP_SIZE) sum += to_float(a[d]) * to_float(b[d]);
-  return lanes_reduce_sum<WARP_SIZE>(sum);
-}
-
 /** D[q] = dO[q] . O[q]; one warp per row. blockIdx.y is the head. */
 template <typename T>
 __global__ void __launch_bounds__(ROWS_PER_BLOCK *WARP_SIZE)
@@ -206,7 +199,7 @@ __global__ void __launch_bounds__(TILE *TILE)
   const int d = blockIdx.x % d_tiles * TILE + threadIdx.x;
   const int first_k = blockIdx.x / d_tiles % kv_tiles * TILE;
   const int k = first_k + threadIdx.y;
-  const int group = group_size(&problem);
+  const int group = problem.q_heads / problem.kv_heads;
   const int head = blockIdx.x / d_tiles / kv_tiles * group;  // the first that reads these keys
 
   float sum = 0.0f;

@@ -107,9 +107,11 @@ bool device_workspace_create(const Problem *problem, size_t free_bytes, DeviceTe
   t->heads = heads_at_a_time(problem, free_bytes);
   if (step.workspace_bytes == NULL) return true;
   if (t->heads == 0) {
-    return fail(error, EXIT_DEVICE,
-                "needs %zu bytes of device memory beside the tensors, but only %zu are free",
-                step.workspace_bytes(problem), free_bytes);
+    return fail(
+        error, EXIT_DEVICE,
+        "needs %zu bytes of device memory beside the tensors, but only %zu are free",
+        step.workspace_bytes(problem) * (step.backward != NULL ? (size_t)group_size(problem) : 1),
+        free_bytes);
   }
   t->workspace_bytes = (size_t)t->heads * step.workspace_bytes(problem);
   if (!device_allocate(&t->tensors.workspace, t->workspace_bytes, "workspace", error)) return false;
