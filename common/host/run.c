@@ -236,15 +236,13 @@ static bool check(RunRecord *run, Resources *r, Error *error) {
   run->total_rows = (size_t)p->batch * p->q_heads * p->q_len;
   if (step.backward != NULL) run->total_rows += (size_t)2 * p->batch * p->kv_heads * p->kv_len;
   if (o->check == CHECK_NONE) return true;
-  if (!check_plan(p, &run->request->mask, o->check, o->check_rows, run->description.block_m,
-                  o->seed, &r->plan, error)) {
-    return false;
-  }
-  if (step.backward != NULL &&
-      !check_plan_keys(p, &run->request->mask, o->check, o->check_rows, run->description.block_n,
-                       o->seed, &r->key_plan, error)) {
-    return false;
-  }
+  const bool planned =
+      step.backward == NULL
+          ? check_plan(p, &run->request->mask, o->check, o->check_rows, run->description.block_m,
+                       o->seed, &r->plan, error)
+          : check_plan_gradients(p, &run->request->mask, o->check, o->check_rows, &run->description,
+                                 o->seed, &r->plan, &r->key_plan, error);
+  if (!planned) return false;
   run->checked = compare(run, r, &r->outputs, stderr, &run->check, error);
   return run->checked;
 }

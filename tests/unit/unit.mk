@@ -97,7 +97,7 @@ $(SANITIZED:%=$(UNIT)/%): $(UNIT)/%: $$(call step_object,$$*) $$(call checked_ob
 # --- Running them -----------------------------------------------------------------------------------
 
 # With sanitizers these take six times as long; `make test-all` runs them so.
-LONG_TESTS := $(if $(EXHAUSTIVE),,$(filter %/test_check %/test_check_diagnose %/test_check_right %/test_check_e4m3,$(HOST_TESTS)))
+LONG_TESTS := $(if $(EXHAUSTIVE),,$(filter %/test_check %/test_check_diagnose %/test_check_right %/test_check_e4m3 %/test_gradients,$(HOST_TESTS)))
 UNIT_TESTS := $(filter-out $(LONG_TESTS:%=$(UNIT)/%),$(HOST_TESTS:%=$(UNIT)/%)) $(LONG_TESTS:%=$(BUILD)/plain/%) \
 	$(SIMT_TESTS:%=$(UNIT)/%) $(LAB_TESTS:%=$(UNIT)/%)
 SANITIZED_STEPS := $(SANITIZED:%=$(UNIT)/%)

@@ -46,9 +46,10 @@ bool check_plan(const Problem *problem, const Mask *mask, CheckMode mode, int64_
                 int block_m, uint64_t seed, CheckPlan *plan, Error *error);
 void check_plan_free(CheckPlan *plan);
 
-/** The same for rows of dK and dV: RowIndex has a key/value head and a key. */
-bool check_plan_keys(const Problem *problem, const Mask *mask, CheckMode mode, int64_t wanted,
-                     int block_n, uint64_t seed, CheckPlan *plan, Error *error);
+/** The same for rows of dQ, and of dK and dV: RowIndex then has a key/value head and a key. */
+bool check_plan_gradients(const Problem *problem, const Mask *mask, CheckMode mode, int64_t wanted,
+                          const Description *tiles, uint64_t seed, CheckPlan *queries,
+                          CheckPlan *keys, Error *error);
 
 /** What was found of dQ, dK or dV; errors as in CheckResult. */
 typedef struct GradientResult {

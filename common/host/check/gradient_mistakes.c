@@ -134,7 +134,7 @@ static void try_formulas(Case *c) {
     try_variant(c, (Variant){.factor = scale},
                 "dV has the factor scale, which belongs to dQ and dK");
   } else {
-    const char *name = GRADIENT_NAMES[c->gradient];
+    const char *name = gradient_name(c->gradient);
     try_variant(c, (Variant){.no_d = true}, "D is missing: dS is P o dP");
     try_variant(c, (Variant){.plus_d = true}, "D is added to dP instead of subtracted");
     try_variant(c, (Variant){.no_p = true}, "P is missing: dS is dP - D");
@@ -146,7 +146,7 @@ static void try_formulas(Case *c) {
   for (int power = -5; power <= 5; ++power) {
     if (power == 0) continue;
     try_variant(c, (Variant){.factor = exp2(power)}, "%s is %g times what is expected",
-                GRADIENT_NAMES[c->gradient], exp2(power));
+                gradient_name(c->gradient), exp2(power));
   }
 }
 
@@ -163,7 +163,7 @@ static void try_heads(Case *c) {
     const int head = c->row.head * group + h;
     try_variant(c, (Variant){.only_head = h + 1},
                 "%s is that of query head %d alone: it must be the sum over the group",
-                GRADIENT_NAMES[c->gradient], head);
+                gradient_name(c->gradient), head);
     try_variant(c, (Variant){.without_head = h + 1}, "query head %d of the group is missing", head);
   }
 }
@@ -175,7 +175,7 @@ static void try_places(Case *c) {
   for (int away = -2; away <= 2 && tile > 1; ++away) {
     if (away == 0) continue;
     try_variant(c, (Variant){.away = (int64_t)away * tile}, "%s is that of the tile %d %s away",
-                GRADIENT_NAMES[c->gradient], abs(away) * tile, of_keys ? "keys" : "queries");
+                gradient_name(c->gradient), abs(away) * tile, of_keys ? "keys" : "queries");
   }
   for (int64_t away = -15; away <= 15; ++away) {
     if (away == 0) continue;
@@ -210,7 +210,7 @@ static void try_tiles(Case *c) {
       }
       try_variant(c, (Variant){.from = from, .to = to, .stale_term = stale},
                   "%s of %s tile %lld is stale in the product for %s: it is that of tile %lld",
-                  term, side, (long long)t, GRADIENT_NAMES[c->gradient], (long long)(t + away));
+                  term, side, (long long)t, gradient_name(c->gradient), (long long)(t + away));
     }
   }
 }

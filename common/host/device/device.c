@@ -135,7 +135,7 @@ static bool poison(uint8_t *block, size_t bytes, const char *what, Error *error)
 bool device_outputs_poison(DeviceTensors *t, Error *error) {
   if (step.backward != NULL) {
     for (int g = 0; g < GRADIENTS; g++) {
-      if (!poison(t->gradient_blocks[g], t->gradient_bytes[g] + 2 * GUARD_BYTES, GRADIENT_NAMES[g],
+      if (!poison(t->gradient_blocks[g], t->gradient_bytes[g] + 2 * GUARD_BYTES, gradient_name(g),
                   error)) {
         return false;
       }
@@ -172,8 +172,7 @@ static bool download_gradients(const DeviceTensors *t, HostOutputs *outputs, Err
   for (int g = 0; g < GRADIENTS; g++) {
     uint8_t **block = &outputs->gradient_blocks[g];
     const size_t bytes = t->gradient_bytes[g];
-    if (!download(block, t->gradient_blocks[g], bytes + 2 * GUARD_BYTES, GRADIENT_NAMES[g],
-                  error)) {
+    if (!download(block, t->gradient_blocks[g], bytes + 2 * GUARD_BYTES, gradient_name(g), error)) {
       return false;
     }
     outputs->gradients[g] = (const void *)(*block + GUARD_BYTES);

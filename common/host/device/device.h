@@ -44,7 +44,10 @@ bool device_allocate(void **pointer, size_t bytes, const char *what, Error *erro
 
 /** dQ, dK and dV, in this order. */
 typedef enum Gradient { GRADIENT_Q, GRADIENT_K, GRADIENT_V, GRADIENTS } Gradient;
-extern const char *const GRADIENT_NAMES[GRADIENTS];
+
+static inline const char *gradient_name(int gradient) {
+  return gradient == GRADIENT_Q ? "dQ" : gradient == GRADIENT_K ? "dK" : "dV";
+}
 
 /** Elements of a gradient. */
 static inline size_t gradient_elements(const Problem *p, Gradient g) {

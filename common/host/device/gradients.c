@@ -12,8 +12,6 @@
 /** Linked into the programs of backward steps only: the step that computes O and LSE. */
 extern const Step forward_step __attribute__((weak));
 
-const char *const GRADIENT_NAMES[GRADIENTS] = {"dQ", "dK", "dV"};
-
 cudaError_t device_launch(const Step *s, const Problem *p, const DeviceTensors *t) {
   return s->backward != NULL ? s->backward(p, &t->backward, t->heads, 0)
                              : s->forward(p, &t->tensors, t->heads, 0);
@@ -63,7 +61,7 @@ bool device_gradients_create(const Problem *p, Inputs *inputs, DeviceTensors *t,
   for (int g = 0; g < GRADIENTS; g++) {
     t->gradient_bytes[g] = 2 * gradient_elements(p, g);
     if (!device_allocate((void **)&t->gradient_blocks[g], t->gradient_bytes[g] + 2 * GUARD_BYTES,
-                         GRADIENT_NAMES[g], error)) {
+                         gradient_name(g), error)) {
       return false;
     }
 #ifdef SIMT_BACKEND

@@ -20,28 +20,29 @@ static const char *value_text(uint16_t bits, double value, char text[32]) {
   return text;
 }
 
-/* Writes the first element that is over its part of the row's error. */
+/* Writes the first element that is no number where one belongs, or else the first that is wrong by
+ * more than half of the row's error for each column. */
 static void write_first(void *context, size_t index, const GradientRow rows[2]) {
   const FirstRow *first = context;
   const GradientJudgement *j = first->judgement;
   const Problem *p = j->problem;
   const double *expected = rows[first->gradient == GRADIENT_V].value;
   const uint16_t *bits = gradient_row(j, first->gradient, first->row);
-  double x[MAX_HEAD_DIM], distance = 0;
+  double x[MAX_HEAD_DIM], squares = 0;
   char is[32], should[32];
   int d = 0;
   (void)index;
   for (int i = 0; i < p->head_dim; ++i) {
     x[i] = element_value(p->dtype, bits[i]);
-    if (isfinite(x[i])) distance += (x[i] - expected[i]) * (x[i] - expected[i]);
+    squares += (x[i] - expected[i]) * (x[i] - expected[i]);
   }
-  const double share = 0.5 * sqrt(distance / p->head_dim);
+  const double share = isfinite(squares) ? 0.5 * sqrt(squares / p->head_dim) : INFINITY;
   while (d + 1 < p->head_dim && isfinite(x[d]) == isfinite(expected[d]) &&
          !(fabs(x[d] - expected[d]) > share)) {
     ++d;
   }
   fprintf(first->out, "  first: %s[b=%d, h=%d, %s=%d, d=%d] = %s, expected %s\n",
-          GRADIENT_NAMES[first->gradient], first->row.batch, first->row.head,
+          gradient_name(first->gradient), first->row.batch, first->row.head,
           first->gradient == GRADIENT_Q ? "q" : "k", first->row.q, d, value_text(bits[d], x[d], is),
           value_text(0, expected[d], should));
 }
@@ -67,7 +68,7 @@ static bool describe_places(const GradientJudgement *j, Gradient g, FILE *out) {
     }
   }
   if (ok) {
-    fprintf(out, "  wrong %s: ", GRADIENT_NAMES[g]);
+    fprintf(out, "  wrong %s: ", gradient_name(g));
     describe_indices(out, of_keys ? "key" : "row", seen_rows, rows,
                      of_keys ? "key tile" : "query tile",
                      of_keys ? j->tiles->block_n : j->tiles->block_m);
@@ -93,7 +94,7 @@ static bool report_gradient(const GradientJudgement *j, Gradient g, FILE *out, E
     if (worst == plan->count || f->share > j->findings[g][worst].share) worst = i;
   }
   if (first == plan->count) return true;
-  fprintf(out, "  %s: %zu of %zu rows, largest error %.3g, allowed %.3g\n", GRADIENT_NAMES[g],
+  fprintf(out, "  %s: %zu of %zu rows, largest error %.3g, allowed %.3g\n", gradient_name(g),
           result->rows_wrong, result->rows_checked, result->max_error, result->allowed_error);
   FirstRow row = {j, g, plan->rows[first], out};
   if (!gradient_rows(j->problem, j->inputs, &j->dots, g != GRADIENT_Q, &row.row, 1, write_first,
@@ -109,7 +110,7 @@ static bool report_gradient(const GradientJudgement *j, Gradient g, FILE *out, E
   row.row = plan->rows[worst];
   explain_gradient(j, g, row.row, text, &distance);
   if (text[0] == '\0') return true;
-  fprintf(out, "  %s[b=%d, h=%d, %s=%d] is explained (to %.2g) by this: %s\n", GRADIENT_NAMES[g],
+  fprintf(out, "  %s[b=%d, h=%d, %s=%d] is explained (to %.2g) by this: %s\n", gradient_name(g),
           row.row.batch, row.row.head, g == GRADIENT_Q ? "q" : "k", row.row.q, distance, text);
   return true;
 }
@@ -125,7 +126,7 @@ static void report_guards(const HostOutputs *outputs, FILE *out) {
     }
     if (count == 0) continue;
     fprintf(out, "  %d guard byte%s %s %s overwritten, the nearest %d bytes away\n", count,
-            count == 1 ? "" : "s", side ? "after" : "before", GRADIENT_NAMES[i / 2], nearest);
+            count == 1 ? "" : "s", side ? "after" : "before", gradient_name(i / 2), nearest);
   }
 }
 
@@ -148,7 +149,7 @@ bool report_gradient_failure(const GradientJudgement *j, FILE *out, Error *error
     fprintf(out,
             "  %s: %" PRId64 " values never written, %" PRId64 " NaN and %" PRId64
             " Inf where a number belongs\n",
-            GRADIENT_NAMES[g], one->unwritten, one->nan, one->inf);
+            gradient_name(g), one->unwritten, one->nan, one->inf);
   }
   if (r->values_unset) {
     fprintf(out, "  %" PRId64 " NaN from values that were never set; --report may name the line\n",

@@ -100,7 +100,7 @@ static void print_gradients(const CheckResult *c, FILE *out) {
     const GradientResult *one = &c->gradients[g];
     fprintf(out,
             "%-10s %s max %.2e, mean %.2e, allowed %.2e, the worst row at %.0f %% of its own\n",
-            g == 0 ? "error" : "", GRADIENT_NAMES[g], one->max_error, one->mean_error,
+            g == 0 ? "error" : "", gradient_name(g), one->max_error, one->mean_error,
             one->allowed_error, 100 * one->max_share);
   }
 }
