@@ -11,15 +11,14 @@
 #endif
 
 #include "host/base/memory.h"
-#include "host/check/gradient_check.h"
 #include "host/cli/options.h"
+#include "host/compare.h"
 #include "host/device/device.h"
 #include "host/device/flush.h"
 #include "host/io/inputs.h"
 #include "host/io/outputs.h"
 #include "host/masks/host_block_mask.h"
 #include "host/masks/mask.h"
-#include "host/report/failure.h"
 #include "host/report/report.h"
 
 /** What a run frees at its end, also after a failure. */
@@ -188,45 +187,11 @@ static bool make_pass(RunRecord *run, Resources *r, Error *error) {
   return device_outputs_download(&r->tensors, &r->outputs, error);
 }
 
-/** The same for the gradients of a backward step. */
-static bool compare_gradients(const RunRecord *run, const Resources *r, const HostOutputs *outputs,
-                              FILE *failure, CheckResult *result, Error *error) {
-  const HostBackwardInputs inputs = {r->inputs.q, r->inputs.k,   r->inputs.v,
-                                     r->inputs.o, r->inputs.d_o, r->inputs.lse};
-  GradientJudgement judgement = {.problem = &run->request->problem,
-                                 .inputs = &inputs,
-                                 .outputs = outputs,
-                                 .plans = {&r->plan, &r->key_plan, &r->key_plan},
-                                 .tiles = &run->description};
-  progress_start();
-  bool ok = check_gradients(&judgement, progress_rows, error);
-  progress_end();
-  *result = judgement.result;
-  if (ok && failure != NULL && !result->right) {
-    ok = report_gradient_failure(&judgement, failure, error);
-  }
-  gradient_judgement_free(&judgement);
-  return ok;
-}
-
 /** Compares outputs with the reference; prints what is wrong to `failure`, which may be NULL. */
 static bool compare(const RunRecord *run, const Resources *r, const HostOutputs *outputs,
                     FILE *failure, CheckResult *result, Error *error) {
-  if (step.backward != NULL) {
-    return compare_gradients(run, r, outputs, failure, result, error);
-  }
-  float *const *scales = r->inputs.scales;
-  HostInputs inputs = {r->inputs.q, r->inputs.k, r->inputs.v, &run->request->mask,
-                       scales[0],   scales[1],   scales[2]};
-  if (step.rule != NULL) inputs.rule = *step.rule;
-  Judgement judgement = {&run->request->problem, &inputs, outputs, &r->plan, &run->description};
-  progress_start();
-  bool ok = check_outputs(&judgement, progress_rows, error);
-  progress_end();
-  *result = judgement.result;
-  if (ok && failure != NULL && !result->right) ok = report_failure(&judgement, failure, error);
-  judgement_free(&judgement);
-  return ok;
+  const Comparison comparison = {run, &r->inputs, outputs, &r->plan, &r->key_plan};
+  return compare_outputs(&comparison, failure, result, error);
 }
 
 /** Checks the outputs of that pass. */
