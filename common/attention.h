@@ -176,7 +176,7 @@ static inline int heads_at_a_time(const Problem *problem, size_t workspace_bytes
   size_t heads = workspace_bytes / step.workspace_bytes(problem);
   if (heads > all) heads = all;
   if (heads > most) heads = most;
-  if (step.backward != NULL) heads -= heads % ((size_t)problem->q_heads / problem->kv_heads);
+  if (step.backward != NULL) heads -= heads % (size_t)(problem->q_heads / problem->kv_heads);
   return (int)heads;
 }
 

@@ -25,7 +25,7 @@ needs_packages = @$(PYTHON) -c 'import numpy, matplotlib' 2>/dev/null || \
 
 # --- Steps as shared libraries, for callers in Python, from the objects of the programs --------------
 
-LIBRARIES := $(STEPS:%=$(BUILD)/lib%.so)
+LIBRARIES := $(FORWARD_STEPS:%=$(BUILD)/lib%.so)
 VARIANTS := $(patsubst steps/variants/%.patch,%,$(wildcard steps/variants/*.patch))
 VARIANT_LIBRARIES := $(VARIANTS:%=$(BUILD)/variants/lib%.so)
 STAGES := $(patsubst steps/%.patch,$(BUILD)/%,$(wildcard steps/walk/*.patch))

@@ -6,6 +6,14 @@ checked_object = $(if $(filter cpu,$(BACKEND)),$(BUILD)/checked/$(call stem_of,$
 
 STEP_PROGRAMS := $(STEPS:%=$(BUILD)/%)
 
+# Programs of backward steps are linked with a forward step, which computes O and LSE: the one whose table
+# says so. All its names become local but that of its descriptor.
+BACKWARD_STEPS := $(shell grep -lE '^ *\.backward = ' $(STEP_FILES))
+FORWARD_STEP := $(basename $(notdir $(shell grep -l '^\[forward\]' steps/*.toml)))
+forward_object = $(if $(filter $(BACKWARD_STEPS),$(call sources_of,$(1))),$(BUILD)/forward/$(FORWARD_STEP).o)
+# Forward kernels alone: what calls Step::forward.
+FORWARD_STEPS := $(filter-out $(foreach file,$(notdir $(BACKWARD_STEPS)),$(firstword $(subst _, ,$(file)))),$(STEPS))
+
 # Without a GPU, too, `make ptx` and `make sass` call nvcc.
 NVCC_FLAGS = -std=c++17 -g $(if $(filter 1,$(DEBUG)),-G,-lineinfo) -Icommon \
 	-Xcompiler $(subst $(space),$(comma),$(strip $(WARNINGS) $(PIC))) \
@@ -83,5 +91,10 @@ $(FULL_NAMES:%=$(BUILD)/steps/%.o): $(BUILD)/steps/%.o: steps/%.cu $(REWRITER) $
 	$(call compile_cu,$(call archs_of,$<))
 
 $(STEP_PROGRAMS) $(FULL_NAMES:%=$(BUILD)/%): $(BUILD)/%: $$(call step_object,$$*) \
-    $$(call checked_object,$$*) $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
+    $$(call checked_object,$$*) $$(call forward_object,$$*) $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program)
+
+$(BUILD)/forward/$(FORWARD_STEP).o: $(BUILD)/steps/$(FORWARD_STEP).o
+	@mkdir -p $(@D)
+	$(Q)$(LD) -r --force-group-allocation $< -o $@
+	$(Q)$(OBJCOPY) --redefine-sym step=forward_step --keep-global-symbol=forward_step $@

@@ -46,7 +46,7 @@ endif
 # --- End to end ------------------------------------------------------------------------------------
 
 # Steps called directly, without the command line.
-UNDER_TEST := $(STEPS:%=$(BUILD)/under_test/%)
+UNDER_TEST := $(FORWARD_STEPS:%=$(BUILD)/under_test/%)
 # step_under_test.c replaces this function, so that a test can report an older device.
 WRAP := -Xlinker --wrap=cudaDeviceGetAttribute
 

@@ -12,13 +12,13 @@
 
 #include "host/base/memory.h"
 #include "host/cli/options.h"
+#include "host/compare.h"
 #include "host/device/device.h"
 #include "host/device/flush.h"
 #include "host/io/inputs.h"
 #include "host/io/outputs.h"
 #include "host/masks/host_block_mask.h"
 #include "host/masks/mask.h"
-#include "host/report/failure.h"
 #include "host/report/report.h"
 
 /** What a run frees at its end, also after a failure. */
@@ -31,6 +31,7 @@ typedef struct Resources {
   DeviceTensors tensors;
   HostOutputs outputs;
   CheckPlan plan;
+  CheckPlan key_plan; /**< rows of dK and dV; `plan` has those of O or dQ */
 } Resources;
 
 static void resources_free(Resources *resources) {
@@ -40,6 +41,7 @@ static void resources_free(Resources *resources) {
   device_tensors_free(&resources->tensors);
   device_outputs_free(&resources->outputs);
   check_plan_free(&resources->plan);
+  check_plan_free(&resources->key_plan);
 }
 
 /** Bytes that a step's workspace must leave free, for the L2 flush and for the runtime. */
@@ -57,7 +59,7 @@ static void describe_only(RunRecord *run) {
   record_description(run, run->heads_at_a_time > 0 ? run->heads_at_a_time : 1);
 }
 
-/** Runs one forward pass on poisoned outputs and waits for it. */
+/** Runs one pass on poisoned outputs and waits for it. */
 static bool run_once(RunRecord *run, Resources *r, Error *error) {
   DeviceTensors *t = &r->tensors;
 #ifdef SIMT_BACKEND
@@ -69,9 +71,9 @@ static bool run_once(RunRecord *run, Resources *r, Error *error) {
   if (!device_outputs_poison(t, error)) return false;
   progress_start();
   const double start = clock_ms();
-  const bool ok = device_ok(step_build()->forward(&run->request->problem, &t->tensors, t->heads, 0),
-                            "launch", error) &&
-                  device_ok(cudaDeviceSynchronize(), "kernel", error);
+  const bool ok =
+      device_ok(device_launch(step_build(), &run->request->problem, t), "launch", error) &&
+      device_ok(cudaDeviceSynchronize(), "kernel", error);
   run->simulation_ms = clock_ms() - start;
   progress_end();
 #ifdef SIMT_BACKEND
@@ -148,10 +150,18 @@ static bool prepare_mask(RunRecord *run, Resources *r, Error *error) {
   return true;
 }
 
+/** Creates the tensors of a backward step. The lab forgets the forward pass behind O and LSE. */
+static bool prepare_gradients(const RunRecord *run, Resources *r, Error *error) {
+  return device_gradients_create(&run->request->problem, &r->inputs, &r->tensors, error) &&
+         lab_report_start(&r->options->report, error);
+}
+
 /** Copies the problem to the device and asks the step for its launches. */
 static bool prepare(RunRecord *run, Resources *r, Error *error) {
   const Problem *p = &run->request->problem;
-  if (!device_tensors_create(p, &r->inputs, &r->tensors, error) || !prepare_mask(run, r, error) ||
+  if (!device_tensors_create(p, &r->inputs, &r->tensors, error) ||
+      (step.backward != NULL && !prepare_gradients(run, r, error)) ||
+      !prepare_mask(run, r, error) ||
       !device_workspace_create(p, device_free_bytes(workspace_reserve(run->device)), &r->tensors,
                                error)) {
     return false;
@@ -180,18 +190,8 @@ static bool make_pass(RunRecord *run, Resources *r, Error *error) {
 /** Compares outputs with the reference; prints what is wrong to `failure`, which may be NULL. */
 static bool compare(const RunRecord *run, const Resources *r, const HostOutputs *outputs,
                     FILE *failure, CheckResult *result, Error *error) {
-  float *const *scales = r->inputs.scales;
-  HostInputs inputs = {r->inputs.q, r->inputs.k, r->inputs.v, &run->request->mask,
-                       scales[0],   scales[1],   scales[2]};
-  if (step.rule != NULL) inputs.rule = *step.rule;
-  Judgement judgement = {&run->request->problem, &inputs, outputs, &r->plan, &run->description};
-  progress_start();
-  bool ok = check_outputs(&judgement, progress_rows, error);
-  progress_end();
-  *result = judgement.result;
-  if (ok && failure != NULL && !result->right) ok = report_failure(&judgement, failure, error);
-  judgement_free(&judgement);
-  return ok;
+  const Comparison comparison = {run, &r->inputs, outputs, &r->plan, &r->key_plan};
+  return compare_outputs(&comparison, failure, result, error);
 }
 
 /** Checks the outputs of that pass. */
@@ -199,11 +199,15 @@ static bool check(RunRecord *run, Resources *r, Error *error) {
   const Problem *p = &run->request->problem;
   const Options *o = r->options;
   run->total_rows = (size_t)p->batch * p->q_heads * p->q_len;
+  if (step.backward != NULL) run->total_rows += (size_t)2 * p->batch * p->kv_heads * p->kv_len;
   if (o->check == CHECK_NONE) return true;
-  if (!check_plan(p, &run->request->mask, o->check, o->check_rows, run->description.block_m,
-                  o->seed, &r->plan, error)) {
-    return false;
-  }
+  const bool planned =
+      step.backward == NULL
+          ? check_plan(p, &run->request->mask, o->check, o->check_rows, run->description.block_m,
+                       o->seed, &r->plan, error)
+          : check_plan_gradients(p, &run->request->mask, o->check, o->check_rows, &run->description,
+                                 o->seed, &r->plan, &r->key_plan, error);
+  if (!planned) return false;
   run->checked = compare(run, r, &r->outputs, stderr, &run->check, error);
   return run->checked;
 }
@@ -228,8 +232,7 @@ static Rerun run_again(RunRecord *run, Resources *r, SimtReading reading) {
   simt_set_time_limit(limit > 0 && limit < most ? limit : most);
   again.failed = !run_once(run, r, &unused);
   if (!again.failed && device_outputs_download(&r->tensors, &other, &unused)) {
-    again.differs = memcmp(other.o, r->outputs.o, r->tensors.o_bytes) != 0 ||
-                    memcmp(other.lse, r->outputs.lse, r->tensors.lse_bytes) != 0;
+    again.differs = device_outputs_differ(&r->tensors, &other, &r->outputs);
     if (reading == SIMT_DOWN_AS_XOR && again.differs &&
         compare(run, r, &other, NULL, &check, &unused)) {
       again.values_wrong = check.values_wrong;
@@ -272,7 +275,9 @@ static void print_hints(RunRecord *run, Resources *r) {
       fprintf(stderr, "  hint: %s\n", hints[i].text);
     } else if (shows && again->differs) {
       fprintf(stderr, "  hint: %s; %s\n", hints[i].text,
-              again->failed ? "with another value the kernel fails" : "O or LSE depends on it");
+              again->failed           ? "with another value the kernel fails"
+              : step.backward == NULL ? "O or LSE depends on it"
+                                      : "a gradient depends on it");
     } else if (shows && mends && reading == SIMT_DOWN_AS_XOR) {
       fprintf(stderr,
               "  hint: %s; with it %zu values are wrong instead of %zu; also let no lane skip what "
@@ -289,9 +294,8 @@ static bool measure(RunRecord *run, Resources *r, Error *error) {
   if (run->device->simulated || o->repeat == 0) return true;
   if (run->checked && !run->check.right) return true; /* the time of a wrong answer means nothing */
   ceilings_read(run->device->name, &run->ceilings);   /* zeros if none are known */
-  if (!time_forward(&run->request->problem, &r->tensors.tensors, run->heads_at_a_time,
-                    run->device->l2_bytes, (Sampling){o->repeat, o->repeat_if_slow, o->min_time},
-                    &run->timing, error)) {
+  if (!time_pass(&run->request->problem, &r->tensors, run->device->l2_bytes,
+                 (Sampling){o->repeat, o->repeat_if_slow, o->min_time}, &run->timing, error)) {
     return false;
   }
   record_speed(run);
@@ -330,8 +334,11 @@ static bool check_destinations(const Options *o, Error *error) {
 static bool write_results(const RunRecord *run, const Resources *r, Error *error) {
   const Options *o = r->options;
   return (o->output_directory == NULL ||
-          outputs_write(&run->request->problem, r->outputs.o, r->outputs.lse, o->output_directory,
-                        error)) &&
+          (step.backward != NULL
+               ? outputs_write_gradients(&run->request->problem, r->outputs.gradients,
+                                         o->output_directory, error)
+               : outputs_write(&run->request->problem, r->outputs.o, r->outputs.lse,
+                               o->output_directory, error))) &&
          (o->json_path == NULL || json_append_run(run, o->json_path, error));
 }
 

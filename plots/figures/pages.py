@@ -21,7 +21,7 @@ from plots.figures.records import Results, load
 from plots.sections import with_lines, with_section
 from plots.tools.lab import Report, human, report_of
 from tests.lib.programs import REPOSITORY, Program, read_records
-from tests.lib.steps import facts, source_of, step_names
+from tests.lib.steps import every_step, facts, source_of
 
 SHAPES = ("-n 256 -d 64", "-n 256 -d 256")  # the second for steps that take no other
 SEQLEN, HEAD_DIMS, MASKS = 4096, (64, 128, 256), ("full", "causal")
@@ -257,7 +257,7 @@ def exercises(content: str) -> str:
 def taken(programs: Path) -> str:
     """What the steps take and need, a row for those that say the same."""
     rows: dict[tuple, list[str]] = {}
-    for step in step_names():
+    for step in every_step():
         of = facts(programs / step)
         dims, least = of["head_dims"], of["needs_compute_capability"]
         rows.setdefault(("1 to 256" if dims == "any" else ", ".join(map(str, dims)), ", ".join(of["dtypes"]),
@@ -274,7 +274,7 @@ def options(programs: Path) -> str:
     """The help of the first step, and the options that others have or describe otherwise."""
     told = {step.removeprefix("step"): subprocess.run([programs / step, "--help"], capture_output=True,
                                                       text=True, check=True).stdout
-            for step in step_names()}
+            for step in every_step()}
     first = re.sub("^Usage: .*", "Usage: ./stepNN [OPTION...]", next(iter(told.values())))
     steps_of: dict[str, list[str]] = {}  # for each such option
     for step, text in told.items():
@@ -295,7 +295,7 @@ def main() -> int:
         page.write_text(with_lines(page))
     for page in docs.glob("f[0-9]*.md"):
         page.write_text(with_times(page, foundation_records()))
-    steps = step_names()
+    steps = every_step()
     walk.write(docs, programs.resolve())
     with tempfile.TemporaryDirectory() as scratch:
         reports = {shape: {step: report_of(program, step, shape, Path(scratch)) for step in steps

@@ -17,7 +17,7 @@ from plots.figures.all import FIGURES, draw_figure
 from plots.figures.records import DENSE, HEADLINE, SHORT_NAMES, Results, load, name_of
 from plots.figures.style import THEMES
 from plots.sections import with_section
-from tests.lib.steps import STEPS, source_of, step_names
+from tests.lib.steps import STEPS, every_step, source_of, step_names
 
 SHORTS = ("fa2", "cudnn", "fa3")
 LONG_NAMES = {"fa2": "FlashAttention-2", "cudnn": "cuDNN", "fa3": "FlashAttention-3"}
@@ -65,7 +65,7 @@ def table(results: Results, brief: bool = False) -> str:
     records = {record["step"]: record for record in results.headline("full") + in_e4m3}
     lines = ["| step | idea | TFLOP/s | " + " | ".join(f"× {SHORT_NAMES[short]}" for short in shorts)
              + " |", f"|---|---|---:|{'---:|' * len(shorts)}"]
-    for step in step_names():
+    for step in every_step():
         source, record = source_of(step), records.get(step)
         numbers = ["–"] * (1 + len(shorts))
         if record:

@@ -13,9 +13,14 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 STEPS = REPOSITORY / "steps"
 
 
-def step_names() -> list[str]:
+def every_step() -> list[str]:
     """One for each source file, in the order of the tutorial."""
     return sorted(path.name.split("_")[0] for path in STEPS.glob("step*_*.cu"))
+
+
+def step_names(kind: str = "forward") -> list[str]:
+    """Those of a kind, forward or backward."""
+    return [name for name in every_step() if source_of(name).kind == kind]
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,7 @@ class Source:
     idea: str = ""
     after: str = ""  # the step that it builds on
     block_masks: bool = False  # it takes them
+    kind: str = "forward"  # or backward
     opens_chapter: bool = False  # as its header says
 
 
@@ -41,11 +47,12 @@ def source_of(step: str) -> Source:
         found = re.search(rf'\n    \.{name} =\s*((?:"[^"]*"\s*)+)', text)
         return "".join(re.findall(r'"([^"]*)"', found[1])) if found else ""
     return Source(path, literal("title"), literal("idea"), literal("after"),
-                  "\n    .block_masks =" in text, "opens a chapter" in text)
+                  "\n    .block_masks =" in text,
+                  "backward" if "\n    .backward =" in text else "forward", "opens a chapter" in text)
 
 
 def chapters() -> list[list[str]]:
-    """The steps by chapters; one of a single step is joined with the next."""
+    """The forward steps by chapters; one of a single step is joined with the next."""
     found: list[list[str]] = []
     for step in step_names():
         if source_of(step).opens_chapter and (not found or len(found[-1]) > 1):
@@ -69,7 +76,7 @@ def inherited(step: str, section: str) -> dict:
 
 def having(section: str) -> list[str]:
     """The steps whose own table has a section."""
-    return [step for step in step_names() if settings(step, section)]
+    return [step for step in every_step() if settings(step, section)]
 
 
 def drawn_in(picture: str) -> str:

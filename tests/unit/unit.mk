@@ -89,15 +89,15 @@ $(UNIT)/simt/simt_many_tiles: $(call step_object,$(call first_with,block_masks))
 
 # Whole programs, with the host code under the sanitizers: a step of each kind that it treats in another way.
 # tests/e2e looks for wrong answers and findings of every step.
-SANITIZED := $(sort $(firstword $(STEPS)) $(foreach field,block_masks workspace_zero takes_spans fp8,$(call first_with,$(field))))
-$(SANITIZED:%=$(UNIT)/%): $(UNIT)/%: $$(call step_object,$$*) $$(call checked_object,$$*) $(UNIT)/host/main.o \
+SANITIZED := $(sort $(firstword $(STEPS)) $(foreach field,block_masks workspace_zero takes_spans fp8 backward,$(call first_with,$(field))))
+$(SANITIZED:%=$(UNIT)/%): $(UNIT)/%: $$(call step_object,$$*) $$(call checked_object,$$*) $$(call forward_object,$$*) $(UNIT)/host/main.o \
     $(UNIT)/libhost.a $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program,$(SANITIZE))
 
 # --- Running them -----------------------------------------------------------------------------------
 
 # With sanitizers these take six times as long; `make test-all` runs them so.
-LONG_TESTS := $(if $(EXHAUSTIVE),,$(filter %/test_check %/test_check_diagnose %/test_check_right %/test_check_e4m3,$(HOST_TESTS)))
+LONG_TESTS := $(if $(EXHAUSTIVE),,$(filter %/test_check %/test_check_diagnose %/test_check_right %/test_check_e4m3 %/test_gradients,$(HOST_TESTS)))
 UNIT_TESTS := $(filter-out $(LONG_TESTS:%=$(UNIT)/%),$(HOST_TESTS:%=$(UNIT)/%)) $(LONG_TESTS:%=$(BUILD)/plain/%) \
 	$(SIMT_TESTS:%=$(UNIT)/%) $(LAB_TESTS:%=$(UNIT)/%)
 SANITIZED_STEPS := $(SANITIZED:%=$(UNIT)/%)

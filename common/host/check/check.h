@@ -46,6 +46,18 @@ bool check_plan(const Problem *problem, const Mask *mask, CheckMode mode, int64_
                 int block_m, uint64_t seed, CheckPlan *plan, Error *error);
 void check_plan_free(CheckPlan *plan);
 
+/** The same for rows of dQ, and of dK and dV: RowIndex then has a key/value head and a key. */
+bool check_plan_gradients(const Problem *problem, const Mask *mask, CheckMode mode, int64_t wanted,
+                          const Description *tiles, uint64_t seed, CheckPlan *queries,
+                          CheckPlan *keys, Error *error);
+
+/** What was found of dQ, dK or dV; errors as in CheckResult. */
+typedef struct GradientResult {
+  size_t rows_checked, rows_wrong, rows_not_judged;
+  double max_error, mean_error, allowed_error, max_share;
+  int64_t unwritten, nan, inf; /**< elements, over all rows as in CheckResult */
+} GradientResult;
+
 /** Errors are relative: ||O - ref|| / ||ref|| of a row, Euclidean norm over the head dimension. */
 typedef struct CheckResult {
   bool right;
@@ -71,6 +83,9 @@ typedef struct CheckResult {
   /** Elements of the compared rows of O over their part of the tolerance, and lse_wrong. Only to
    * compare runs with: few of a right row may be over it, too. */
   size_t values_wrong;
+  /** Of a backward step. The errors above are those of the gradient with the largest share, the
+   * counts those of all three. */
+  GradientResult gradients[GRADIENTS];
 } CheckResult;
 
 /** What can be wrong with a row; a row may have several faults. */

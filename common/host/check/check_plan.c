@@ -84,11 +84,11 @@ static void fill_sample(const Problem *p, uint64_t seed, const int64_t *edges, i
   while (edge < edge_count) plan->rows[row++] = row_of_number(p, edges[edge++]);
 }
 
-/* Number of rows to check by default. */
-static int64_t default_count(const Problem *p, const Mask *mask, int block_m) {
+/* Number of rows to check by default; `flops` are those of the reference for a score and column. */
+static int64_t default_count(const Problem *p, const Mask *mask, int block_m, double flops) {
   const double rows = (double)count_rows(p);
   const double entries = (double)mask_entries(mask, p->batch, p->q_heads);
-  const double seconds = 4.0 * p->head_dim * entries / REFERENCE_SPEED;
+  const double seconds = flops * p->head_dim * entries / REFERENCE_SPEED;
   if (seconds < 1) return count_rows(p);
   const int64_t affordable = (int64_t)(rows * (1.5 / seconds));
   const int64_t count = affordable > LEAST_ROWS ? affordable : LEAST_ROWS;
@@ -97,7 +97,7 @@ static int64_t default_count(const Problem *p, const Mask *mask, int block_m) {
 }
 
 static int64_t wanted_count(const Problem *p, const Mask *mask, CheckMode mode, int64_t wanted,
-                            int block_m) {
+                            int block_m, double flops) {
   switch (mode) {
     case CHECK_NONE:
       return 0;
@@ -108,12 +108,12 @@ static int64_t wanted_count(const Problem *p, const Mask *mask, CheckMode mode, 
     case CHECK_DEFAULT:
       break;
   }
-  return min_int64(default_count(p, mask, block_m), count_rows(p));
+  return min_int64(default_count(p, mask, block_m, flops), count_rows(p));
 }
 
-bool check_plan(const Problem *problem, const Mask *mask, CheckMode mode, int64_t wanted,
-                int block_m, uint64_t seed, CheckPlan *plan, Error *error) {
-  const int64_t count = wanted_count(problem, mask, mode, wanted, block_m);
+static bool plan_rows(const Problem *problem, const Mask *mask, CheckMode mode, int64_t wanted,
+                      int block_m, double flops, uint64_t seed, CheckPlan *plan, Error *error) {
+  const int64_t count = wanted_count(problem, mask, mode, wanted, block_m, flops);
   *plan = (CheckPlan){.count = (size_t)count, .all = count == count_rows(problem)};
   if (count == 0) return true;
 
@@ -130,6 +130,21 @@ bool check_plan(const Problem *problem, const Mask *mask, CheckMode mode, int64_
   fill_sample(problem, seed, edges, edge_count, plan);
   free(edges);
   return true;
+}
+
+bool check_plan(const Problem *problem, const Mask *mask, CheckMode mode, int64_t wanted,
+                int block_m, uint64_t seed, CheckPlan *plan, Error *error) {
+  return plan_rows(problem, mask, mode, wanted, block_m, 4, seed, plan, error);
+}
+
+bool check_plan_gradients(const Problem *problem, const Mask *mask, CheckMode mode, int64_t wanted,
+                          const Description *tiles, uint64_t seed, CheckPlan *queries,
+                          CheckPlan *keys, Error *error) {
+  Problem of_keys = *problem;
+  of_keys.q_heads = problem->kv_heads;
+  of_keys.q_len = problem->kv_len;
+  return plan_rows(problem, mask, mode, wanted, tiles->block_m, 10, seed, queries, error) &&
+         plan_rows(&of_keys, mask, mode, wanted, tiles->block_n, 10, seed, keys, error);
 }
 
 void check_plan_free(CheckPlan *plan) {

@@ -57,8 +57,9 @@ typedef struct Option {
   const char *must;         /**< what its value must be, for a message */
   const char *const *words; /**< the values, if it takes the first `most` of these */
   Needs needs;              /**< a step without this refuses the option, and --help leaves it out */
-  const char *fp8_help, *masks_help, *spans_help; /**< in place of `help` for steps of the kind */
-  int flags;                                      /**< for argp */
+  /** In place of `help` for steps of the kind. */
+  const char *fp8_help, *masks_help, *spans_help, *backward_help;
+  int flags; /**< for argp */
 } Option;
 
 static void *field_of(const Option *option, Options *options) {
@@ -213,7 +214,9 @@ static const Option OPTIONS[] = {
     {"input", 'i', "KIND",
      "normal, outlier, spiky, sink, constant, or a directory with q.npy, k.npy and "
      "v.npy" BY_DEFAULT(normal),
-     parse_input, .must = "normal, outlier, spiky, sink, constant or an existing directory"},
+     parse_input, .must = "normal, outlier, spiky, sink, constant or an existing directory",
+     .backward_help = "normal, outlier, spiky, sink, constant, or a directory with q.npy, k.npy, "
+                      "v.npy and do.npy, and perhaps o.npy and lse.npy" BY_DEFAULT(normal)},
     {"seed", 's', "N",
      "of the random inputs; the same seed gives the same bits everywhere" BY_DEFAULT(DEFAULT_SEED),
      parse_random_seed},
@@ -230,7 +233,8 @@ static const Option OPTIONS[] = {
      "CPU backend: stop a kernel that takes longer, with exit code 3 (default: no limit)",
      parse_time_limit, FIELD(time_limit), DBL_MIN, 1e9, "greater than 0, at most 1e9"},
     {"output", 'o', "DIR", "create DIR and write o.npy and lse.npy", parse_text,
-     FIELD(output_directory), .must = "directory"},
+     FIELD(output_directory), .must = "directory",
+     .backward_help = "create DIR and write dq.npy, dk.npy and dv.npy"},
     {"save-mask", 0, "DIR", "create DIR and write the block mask as five .npy files", parse_text,
      FIELD(mask_directory), .must = "directory", .needs = NEEDS_BLOCK_MASKS},
     {"json", 'j', "FILE",
@@ -285,6 +289,7 @@ static int default_head_dim(void) {
 static const char *help_on(const Option *option) {
   if (option->letter == 'd' && default_head_dim() != DEFAULT_HEAD_DIM) return step.head_dims;
   if (option->fp8_help != NULL && step.fp8) return option->fp8_help;
+  if (option->backward_help != NULL && step.backward != NULL) return option->backward_help;
   if (option->masks_help == NULL || step.block_masks == NULL) return option->help;
   if (!step.block_masks->takes_spans) return option->masks_help;
   return option->spans_help != NULL ? option->spans_help : option->help;
@@ -310,6 +315,16 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
   return 0; /* one of argp's own keys */
 }
 
+#define FORWARD                                                                            \
+  "Computes O = softmax(scale * Q K^T + mask) V, checks it against a reference in double " \
+  "precision and, on a GPU, times it.\v"
+#define BACKWARD                                                                                  \
+  "Computes dQ, dK and dV, the gradients of O = softmax(scale * Q K^T + mask) V for a given dO, " \
+  "checks them against a reference in double precision and, on a GPU, times them.\v"
+#define EXIT_CODES                                                                           \
+  "Exit codes: 0 right, 1 wrong answer, none that can be judged, or a finding of --report, " \
+  "2 bad usage, 3 device or output failed, 77 a CUDA build without a GPU."
+
 /** The options as argp takes them, with an empty one behind them. */
 static struct argp fill_argp(struct argp_option options[OPTION_COUNT + 1]) {
   for (int i = 0; i < OPTION_COUNT; i++) {
@@ -322,11 +337,7 @@ static struct argp fill_argp(struct argp_option options[OPTION_COUNT + 1]) {
   return (struct argp){
       .options = options,
       .parser = parse_option,
-      .doc =
-          "Computes O = softmax(scale * Q K^T + mask) V, checks it against a reference in double "
-          "precision and, on a GPU, times it.\v"
-          "Exit codes: 0 right, 1 wrong answer, none that can be judged, or a finding of --report, "
-          "2 bad usage, 3 device or output failed, 77 a CUDA build without a GPU.",
+      .doc = step.backward != NULL ? BACKWARD EXIT_CODES : FORWARD EXIT_CODES,
   };
 }
 

@@ -13,10 +13,13 @@ enum { COPIES = 2 }; /* the simulated device uses this machine's memory */
 enum { COPIES = 1 };
 #endif
 
-/** Counts the memory of the tensors, and of O as --output writes it: bf16 as fp32. */
+/** Counts the memory of the tensors, and of what --output writes: bf16 as fp32. */
 static bool take_memory(const Options *o, const Problem *p, Error *error) {
   const double o_element = p->o_dtype == DTYPE_FP16 ? 2 : 4;
-  const double written = o_element * p->batch * p->q_heads * p->q_len * p->head_dim;
+  const double q_rows = (double)p->batch * p->q_heads * p->q_len;
+  const double kv_rows = (double)p->batch * p->kv_heads * p->kv_len;
+  const double written =
+      o_element * p->head_dim * (q_rows + (step.backward != NULL ? 2 * kv_rows : 0));
   Problem on_host = *p;
   if (p->dtype == DTYPE_E4M3) on_host.dtype = DTYPE_FP16; /* Inputs has 16 bits for an element */
   const double tensors = device_tensors_bytes(&on_host) + (COPIES - 1) * device_tensors_bytes(p);

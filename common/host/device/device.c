@@ -60,7 +60,8 @@ double device_tensors_bytes(const Problem *p) {
   const double q_rows = (double)p->batch * p->q_heads * p->q_len;
   const double kv_rows = (double)p->batch * p->kv_heads * p->kv_len;
   const double inputs = (double)element_bytes(p->dtype) * p->head_dim * (q_rows + 2 * kv_rows);
-  return inputs + 2 * p->head_dim * q_rows + sizeof(float) * q_rows;
+  const double gradients = step.backward == NULL ? 0 : 2 * p->head_dim * q_rows + inputs;
+  return inputs + 2 * p->head_dim * q_rows + sizeof(float) * q_rows + gradients;
 }
 
 bool device_tensors_create(const Problem *p, const Inputs *inputs, DeviceTensors *t, Error *error) {
@@ -68,6 +69,11 @@ bool device_tensors_create(const Problem *p, const Inputs *inputs, DeviceTensors
   const size_t kv_count = (size_t)p->batch * p->kv_heads * p->kv_len * p->head_dim;
   t->o_bytes = 2 * q_count;
   t->lse_bytes = sizeof(float) * q_rows;
+  if (step.backward != NULL) {
+    return upload_tensor(p->dtype, &t->tensors.q, inputs->q, q_count, "Q", error) &&
+           upload_tensor(p->dtype, &t->tensors.k, inputs->k, kv_count, "K", error) &&
+           upload_tensor(p->dtype, &t->tensors.v, inputs->v, kv_count, "V", error);
+  }
   const bool allocated =
       upload_tensor(p->dtype, &t->tensors.q, inputs->q, q_count, "Q", error) &&
       upload_tensor(p->dtype, &t->tensors.k, inputs->k, kv_count, "K", error) &&
@@ -101,13 +107,16 @@ bool device_workspace_create(const Problem *problem, size_t free_bytes, DeviceTe
   t->heads = heads_at_a_time(problem, free_bytes);
   if (step.workspace_bytes == NULL) return true;
   if (t->heads == 0) {
-    return fail(error, EXIT_DEVICE,
-                "needs %zu bytes of device memory beside the tensors, but only %zu are free",
-                step.workspace_bytes(problem), free_bytes);
+    return fail(
+        error, EXIT_DEVICE,
+        "needs %zu bytes of device memory beside the tensors, but only %zu are free",
+        step.workspace_bytes(problem) * (step.backward != NULL ? (size_t)group_size(problem) : 1),
+        free_bytes);
   }
   t->workspace_bytes = (size_t)t->heads * step.workspace_bytes(problem);
-  return device_allocate(&t->tensors.workspace, t->workspace_bytes, "workspace", error) &&
-         (!step.workspace_zero ||
+  if (!device_allocate(&t->tensors.workspace, t->workspace_bytes, "workspace", error)) return false;
+  t->backward.workspace = t->tensors.workspace;
+  return (!step.workspace_zero ||
           device_ok(cudaMemset(t->tensors.workspace, 0, t->workspace_bytes), "workspace", error));
 }
 
@@ -124,6 +133,15 @@ static bool poison(uint8_t *block, size_t bytes, const char *what, Error *error)
 }
 
 bool device_outputs_poison(DeviceTensors *t, Error *error) {
+  if (step.backward != NULL) {
+    for (int g = 0; g < GRADIENTS; g++) {
+      if (!poison(t->gradient_blocks[g], t->gradient_bytes[g] + 2 * GUARD_BYTES, gradient_name(g),
+                  error)) {
+        return false;
+      }
+    }
+    return true;
+  }
   return poison(t->o_block, t->o_bytes + 2 * GUARD_BYTES, "O", error) &&
          poison(t->lse_block, t->lse_bytes + 2 * GUARD_BYTES, "LSE", error);
 }
@@ -149,7 +167,32 @@ static bool look_at_workspace(const DeviceTensors *t, HostOutputs *outputs, Erro
   return ok;
 }
 
+/** dQ, dK and dV with their guards. */
+static bool download_gradients(const DeviceTensors *t, HostOutputs *outputs, Error *error) {
+  for (int g = 0; g < GRADIENTS; g++) {
+    uint8_t **block = &outputs->gradient_blocks[g];
+    const size_t bytes = t->gradient_bytes[g];
+    if (!download(block, t->gradient_blocks[g], bytes + 2 * GUARD_BYTES, gradient_name(g), error)) {
+      return false;
+    }
+    outputs->gradients[g] = (const void *)(*block + GUARD_BYTES);
+    outputs->gradient_guards[g][0] = *block;
+    outputs->gradient_guards[g][1] = *block + GUARD_BYTES + bytes;
+  }
+  return look_at_workspace(t, outputs, error);
+}
+
+bool device_outputs_differ(const DeviceTensors *t, const HostOutputs *a, const HostOutputs *b) {
+  bool differ = false;
+  for (int g = 0; step.backward != NULL && g < GRADIENTS; g++)
+    differ |= memcmp(a->gradients[g], b->gradients[g], t->gradient_bytes[g]) != 0;
+  if (step.backward != NULL) return differ;
+  return memcmp(a->o, b->o, t->o_bytes) != 0 || memcmp(a->lse, b->lse, t->lse_bytes) != 0;
+}
+
 bool device_outputs_download(const DeviceTensors *t, HostOutputs *outputs, Error *error) {
+  *outputs = (HostOutputs){.o = NULL};
+  if (step.backward != NULL) return download_gradients(t, outputs, error);
   uint8_t *o = NULL, *lse = NULL;
   const bool ok = download(&o, t->o_block, t->o_bytes + 2 * GUARD_BYTES, "O", error) &&
                   download(&lse, t->lse_block, t->lse_bytes + 2 * GUARD_BYTES, "LSE", error);
@@ -168,6 +211,7 @@ bool device_outputs_download(const DeviceTensors *t, HostOutputs *outputs, Error
 void device_outputs_free(HostOutputs *outputs) {
   free(outputs->o_block);
   free(outputs->lse_block);
+  for (int g = 0; g < GRADIENTS; g++) free(outputs->gradient_blocks[g]);
   *outputs = (HostOutputs){0};
 }
 
@@ -181,5 +225,9 @@ void device_tensors_free(DeviceTensors *t) {
   cudaFree(t->o_block);
   cudaFree(t->lse_block);
   cudaFree(t->tensors.workspace);
+  cudaFree((void *)t->backward.o);
+  cudaFree((void *)t->backward.lse);
+  cudaFree((void *)t->backward.d_o);
+  for (int g = 0; g < GRADIENTS; g++) cudaFree(t->gradient_blocks[g]);
   *t = (DeviceTensors){0};
 }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "attention.h"
+#include "backward.h"
 #include "host/base/error.h"
 
 /** 16 bits that fill outputs and guards: a NaN in fp16, bf16 and fp32 that no kernel computes. All
@@ -41,23 +42,49 @@ bool device_ok(cudaError_t status, const char *what, Error *error);
 /** Allocates device memory. On failure EXIT_DEVICE names `what`, and `*pointer` is NULL. */
 bool device_allocate(void **pointer, size_t bytes, const char *what, Error *error);
 
+/** dQ, dK and dV, in this order. */
+typedef enum Gradient { GRADIENT_Q, GRADIENT_K, GRADIENT_V, GRADIENTS } Gradient;
+
+static inline const char *gradient_name(int gradient) {
+  return gradient == GRADIENT_Q ? "dQ" : gradient == GRADIENT_K ? "dK" : "dV";
+}
+
+/** Elements of a gradient. */
+static inline size_t gradient_elements(const Problem *p, Gradient g) {
+  return (size_t)p->batch * (size_t)(g == GRADIENT_Q ? p->q_heads : p->kv_heads) *
+         (size_t)(g == GRADIENT_Q ? p->q_len : p->kv_len) * (size_t)p->head_dim;
+}
+
 /** Device memory of one problem, except the mask. */
 typedef struct DeviceTensors {
   Tensors tensors;    /**< passed to the step; o and lse point past the front guards */
   uint8_t *o_block;   /**< front guard, O, back guard */
   uint8_t *lse_block; /**< front guard, LSE, back guard */
   size_t o_bytes, lse_bytes;
+  BackwardTensors backward; /**< of a backward step, whose outputs are guarded likewise */
+  uint8_t *gradient_blocks[GRADIENTS];
+  size_t gradient_bytes[GRADIENTS];
   int heads; /**< query heads that the workspace holds */
   size_t workspace_bytes;
 } DeviceTensors;
 
-/** Bytes of Q, K, V, O and LSE, without scales. */
+/** Bytes of Q, K, V, O and LSE, without scales; of a backward step with dO, dQ, dK and dV. */
 double device_tensors_bytes(const Problem *problem);
 
 /** Allocates all but the workspace and copies the inputs to the device. EXIT_DEVICE if memory runs
  * out. */
 bool device_tensors_create(const Problem *problem, const struct Inputs *inputs,
                            DeviceTensors *tensors, Error *error);
+
+/**
+ * Copies dO to the device and allocates dQ, dK and dV. O and LSE are those of `inputs`; if it has
+ * none, a forward pass computes them into it. EXIT_DEVICE if memory runs out.
+ */
+bool device_gradients_create(const Problem *problem, struct Inputs *inputs, DeviceTensors *tensors,
+                             Error *error);
+
+/** Enqueues the pass of a step, forward or backward. */
+cudaError_t device_launch(const Step *step, const Problem *problem, const DeviceTensors *tensors);
 
 /** The names that reports and the command line use. */
 extern const char *const DTYPE_NAMES[3];
@@ -75,10 +102,10 @@ bool device_workspace_create(const Problem *problem, size_t free_bytes, DeviceTe
  * most memory_left_bytes(). */
 size_t device_free_bytes(size_t taken);
 
-/** Fills O, LSE and their guards with OUTPUT_POISON. */
+/** Fills the outputs and their guards with OUTPUT_POISON. */
 bool device_outputs_poison(DeviceTensors *tensors, Error *error);
 
-/** Copies in host memory of O, LSE and their guards. */
+/** Copies in host memory of the outputs and their guards. */
 typedef struct HostOutputs {
   const uint16_t *o; /**< first element of O; strides as in the problem */
   const float *lse;  /**< [batch, q_heads, q_len] */
@@ -88,13 +115,21 @@ typedef struct HostOutputs {
   size_t workspace_first; /**< which byte is the first of them */
   size_t o_elements;      /**< batch * q_heads * q_len * head_dim */
   uint8_t *o_block, *lse_block; /**< what device_outputs_free() frees */
+  /** Of a backward step, in place of O and LSE: strides as those of Q, K and V. */
+  const uint16_t *gradients[GRADIENTS];
+  const uint8_t *gradient_guards[GRADIENTS][2];
+  uint8_t *gradient_blocks[GRADIENTS];
 } HostOutputs;
 
-/** Copies O, LSE and their guards from the device, and looks at a workspace that must be 0.
+/** True if two downloads have other bits. */
+bool device_outputs_differ(const DeviceTensors *tensors, const HostOutputs *a,
+                           const HostOutputs *b);
+
+/** Copies the outputs and their guards from the device, and looks at a workspace that must be 0.
  * EXIT_DEVICE if memory runs out. */
 bool device_outputs_download(const DeviceTensors *tensors, HostOutputs *outputs, Error *error);
 
-/** Frees both copies; harmless on a zeroed struct. */
+/** Frees the copies; harmless on a zeroed struct. */
 void device_outputs_free(HostOutputs *outputs);
 
 /** Frees everything; harmless on a zeroed struct. */

@@ -34,17 +34,17 @@ static double quantile(const float *sorted, int count, double share) {
   return sorted[below] + (position - below) * (sorted[above] - sorted[below]);
 }
 
-static bool time_once(const Problem *problem, const Tensors *tensors, int heads,
-                      const Stopwatch *watch, float *milliseconds, Error *error) {
+static bool time_once(const Problem *problem, const DeviceTensors *tensors, const Stopwatch *watch,
+                      float *milliseconds, Error *error) {
   return device_ok(flush_l2(watch->flush, watch->flush_bytes, 0), "L2 flush", error) &&
          device_ok(cudaEventRecord(watch->start, 0), "cudaEventRecord", error) &&
-         device_ok(step.forward(problem, tensors, heads, 0), "launch", error) &&
+         device_ok(device_launch(&step, problem, tensors), "launch", error) &&
          device_ok(cudaEventRecord(watch->stop, 0), "cudaEventRecord", error) &&
          device_ok(cudaEventSynchronize(watch->stop), "kernel", error) &&
          device_ok(cudaEventElapsedTime(milliseconds, watch->start, watch->stop), "timing", error);
 }
 
-static bool take_samples(const Problem *problem, const Tensors *tensors, int heads,
+static bool take_samples(const Problem *problem, const DeviceTensors *tensors,
                          const Stopwatch *watch, Sampling sampling, Timing *timing, Error *error) {
   float *samples = malloc(MOST_SAMPLES * sizeof *samples); /* pages are taken when written */
   int count = -WARM_UPS;
@@ -53,7 +53,7 @@ static bool take_samples(const Problem *problem, const Tensors *tensors, int hea
   bool ok = samples != NULL || fail(error, EXIT_DEVICE, "out of host memory");
   while (ok && count < MOST_SAMPLES && (count < least || total_ms < 1e3 * sampling.min_time)) {
     float milliseconds = 0;
-    ok = time_once(problem, tensors, heads, watch, &milliseconds, error);
+    ok = time_once(problem, tensors, watch, &milliseconds, error);
     if (count == -1 && milliseconds > SLOW_PASS_MS) least = sampling.least_if_slow;
     if (ok && count >= 0) {
       samples[count] = milliseconds;
@@ -70,13 +70,13 @@ static bool take_samples(const Problem *problem, const Tensors *tensors, int hea
   return ok;
 }
 
-bool time_forward(const Problem *problem, const Tensors *tensors, int heads, size_t l2_bytes,
-                  Sampling sampling, Timing *timing, Error *error) {
+bool time_pass(const Problem *problem, const DeviceTensors *tensors, size_t l2_bytes,
+               Sampling sampling, Timing *timing, Error *error) {
   Stopwatch watch = {.flush_bytes = flush_bytes(l2_bytes)};
   const bool ok = device_ok(cudaEventCreate(&watch.start), "cudaEventCreate", error) &&
                   device_ok(cudaEventCreate(&watch.stop), "cudaEventCreate", error) &&
                   device_ok(cudaMalloc(&watch.flush, watch.flush_bytes), "L2 flush", error) &&
-                  take_samples(problem, tensors, heads, &watch, sampling, timing, error);
+                  take_samples(problem, tensors, &watch, sampling, timing, error);
   cudaEventDestroy(watch.start);
   cudaEventDestroy(watch.stop);
   cudaFree(watch.flush);

@@ -1,4 +1,4 @@
-/** @file Time of a forward pass on a GPU, and the host clock. */
+/** @file Time of a pass on a GPU, and the host clock. */
 #ifndef HOST_TIMING_H
 #define HOST_TIMING_H
 
@@ -6,6 +6,7 @@
 
 #include "attention.h"
 #include "host/base/error.h"
+#include "host/device/device.h"
 
 /** Milliseconds on a clock that only goes forward. */
 double clock_ms(void);
@@ -25,10 +26,10 @@ typedef struct Sampling {
 #define SLOW_PASS_MS 300
 
 /**
- * Times step.forward() with CUDA events around each pass, after flush_l2(); 3 passes warm up
+ * Times the pass of the step with CUDA events around each pass, after flush_l2(); 3 passes warm up
  * before the samples. EXIT_DEVICE if a launch or an allocation fails.
  */
-bool time_forward(const Problem *problem, const Tensors *tensors, int heads, size_t l2_bytes,
-                  Sampling sampling, Timing *timing, Error *error);
+bool time_pass(const Problem *problem, const DeviceTensors *tensors, size_t l2_bytes,
+               Sampling sampling, Timing *timing, Error *error);
 
 #endif

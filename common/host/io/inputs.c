@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "host/base/elements.h"
 #include "host/io/random.h"
@@ -14,6 +15,7 @@ enum {
   STREAM_Q,
   STREAM_K,
   STREAM_V,
+  STREAM_D_O,
   STREAM_OUTLIER_DRAW = 8,
   STREAM_OUTLIER = 16,
   STREAM_SINK = 32
@@ -23,7 +25,7 @@ enum {
  * With more, e4m3 would round many of them to 0, whatever m is. */
 static const double LARGEST_LEAD = 11;
 
-static const char *const FILE_NAMES[3] = {"q.npy", "k.npy", "v.npy"};
+static const char *const FILE_NAMES[INPUT_TENSORS] = {"q.npy", "k.npy", "v.npy", "do.npy", "o.npy"};
 
 /* e4m3 times the largest scale; what is less than this is 0, as its scale would be subnormal. */
 static const double LARGEST_SCALED = E4M3_LARGEST * (double)FLT_MAX;
@@ -37,23 +39,33 @@ static const NpyTypes E4M3_TYPES = {FLOATS | 1 << NPY_U2 | 1 << NPY_U1,
                                     "<f2, <f4, <f8, <u2 (bits of bf16) or |u1 (bits of e4m3)"};
 static const NpyTypes SCALE_TYPES = {1 << NPY_F4, "<f4"};
 
-/** One of the three tensors while it is filled. */
+/** One of the tensors while it is filled. */
 typedef struct Tensor {
   uint16_t *data;
-  int index; /* 0, 1, 2 for Q, K, V; also the stream */
+  int index; /* in Inputs::files; also the stream */
   int64_t heads, length;
   Strides strides;
   const NpyArray *file;
   const float *scales; /* NULL: none */
 } Tensor;
 
-static void describe_tensors(const Problem *p, const Inputs *inputs, Tensor tensors[3]) {
+static void describe_tensors(const Problem *p, const Inputs *inputs,
+                             Tensor tensors[INPUT_TENSORS]) {
   tensors[0] =
       (Tensor){inputs->q, STREAM_Q, p->q_heads, p->q_len, p->q_strides, &inputs->files[0], NULL};
   tensors[1] =
       (Tensor){inputs->k, STREAM_K, p->kv_heads, p->kv_len, p->k_strides, &inputs->files[1], NULL};
   tensors[2] =
       (Tensor){inputs->v, STREAM_V, p->kv_heads, p->kv_len, p->v_strides, &inputs->files[2], NULL};
+  for (int i = 3; i < INPUT_TENSORS; i++) {
+    tensors[i] = (Tensor){i == 3 ? inputs->d_o : inputs->o,
+                          i,
+                          p->q_heads,
+                          p->q_len,
+                          p->o_strides,
+                          &inputs->files[i],
+                          NULL};
+  }
 }
 
 static double outlier(uint64_t seed, int stream, uint64_t index) {
@@ -219,7 +231,13 @@ bool inputs_fill(const Problem *p, InputKind kind, uint64_t seed, const int32_t 
     return fail(error, EXIT_DEVICE, "out of host memory: the inputs take %zu bytes",
                 q_bytes + 2 * kv_bytes);
   }
-  Tensor tensors[3];
+  if (step.backward != NULL && (inputs->d_o = malloc(q_bytes)) == NULL) {
+    return fail(error, EXIT_DEVICE, "out of host memory: dO");
+  }
+  if (inputs->lse != NULL && (inputs->o = malloc(q_bytes)) == NULL) {
+    return fail(error, EXIT_DEVICE, "out of host memory: O");
+  }
+  Tensor tensors[INPUT_TENSORS];
   describe_tensors(p, inputs, tensors);
   const size_t scales_bytes = sizeof(float) * (size_t)p->batch * (size_t)p->kv_heads;
   for (int i = 0; i < 3; i++) {
@@ -230,6 +248,10 @@ bool inputs_fill(const Problem *p, InputKind kind, uint64_t seed, const int32_t 
     }
     tensors[i].scales = inputs->scales[i];
     inputs->nan_count += fill_tensor(&source, p, &tensors[i]);
+    npy_free(&inputs->files[i]);
+  }
+  for (int i = 3; i < INPUT_TENSORS; i++) {
+    if (tensors[i].data != NULL) inputs->nan_count += fill_tensor(&source, p, &tensors[i]);
     npy_free(&inputs->files[i]);
   }
   return true;
@@ -291,6 +313,45 @@ static bool open_scales(const char *directory, int index, Inputs *inputs, Error 
   return true;
 }
 
+/** True if a file is in the directory. */
+static bool has_file(const char *directory, const char *name) {
+  char path[4200];
+  snprintf(path, sizeof path, "%s/%s", directory, name);
+  return access(path, F_OK) == 0;
+}
+
+/** Checks that a tensor of a backward step has the shape of Q. */
+static bool open_like_q(const char *directory, Dtype dtype, int index, Inputs *inputs,
+                        Error *error) {
+  if (!open_file(directory, dtype, index, inputs, error)) return false;
+  for (int i = 0; i < 4; i++) {
+    if (!same_dimension(directory, inputs, index, 0, i, error)) return false;
+  }
+  return true;
+}
+
+/** Opens do.npy, and o.npy and lse.npy if they are there. */
+static bool open_backward(const char *directory, Dtype dtype, Inputs *inputs, Error *error) {
+  const bool has_o = has_file(directory, "o.npy"), has_lse = has_file(directory, "lse.npy");
+  char path[4200];
+  NpyArray file;
+  if (!open_like_q(directory, dtype, 3, inputs, error)) return false;
+  if (has_o != has_lse) {
+    return fail(error, EXIT_USAGE, "%s: has %s but no %s; must have both or neither", directory,
+                has_o ? "o.npy" : "lse.npy", has_o ? "lse.npy" : "o.npy");
+  }
+  if (!has_o) return true;
+  if (!open_like_q(directory, dtype, 4, inputs, error)) return false;
+  snprintf(path, sizeof path, "%s/lse.npy", directory);
+  if (!npy_read(path, SCALE_TYPES, &file, error)) return false;
+  inputs->lse = file.data;
+  const int64_t *q = inputs->files[0].shape;
+  return (file.rank == 3 && file.shape[0] == q[0] && file.shape[1] == q[1] &&
+          file.shape[2] == q[2]) ||
+         fail(error, EXIT_USAGE, "%s: must be [B, H, N] as q.npy: [%lld, %lld, %lld]", path,
+              (long long)q[0], (long long)q[1], (long long)q[2]);
+}
+
 bool inputs_open(const char *directory, Dtype dtype, Problem *problem, Inputs *inputs,
                  Error *error) {
   for (int i = 0; i < 3; i++) {
@@ -312,6 +373,7 @@ bool inputs_open(const char *directory, Dtype dtype, Problem *problem, Inputs *i
   for (int i = 0; i < 3; i++) {
     if (!open_scales(directory, i, inputs, error)) return false;
   }
+  if (step.backward != NULL && !open_backward(directory, dtype, inputs, error)) return false;
   problem->batch = (int)q[0];
   problem->q_heads = (int)q[1];
   problem->q_len = (int)q[2];
@@ -325,9 +387,10 @@ void inputs_free(Inputs *inputs) {
   free(inputs->q);
   free(inputs->k);
   free(inputs->v);
-  for (int i = 0; i < 3; i++) {
-    npy_free(&inputs->files[i]);
-    free(inputs->scales[i]);
-  }
+  free(inputs->d_o);
+  free(inputs->o);
+  free(inputs->lse);
+  for (int i = 0; i < INPUT_TENSORS; i++) npy_free(&inputs->files[i]);
+  for (int i = 0; i < 3; i++) free(inputs->scales[i]);
   *inputs = (Inputs){0};
 }

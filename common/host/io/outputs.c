@@ -10,19 +10,19 @@
 #include "float16.h"
 #include "host/io/npy.h"
 
-/** Copies O to `target` in [B, H, N, D] order: 16-bit patterns for fp16, floats for bf16. */
-static void gather(const Problem *p, const uint16_t *o, void *target) {
-  const int64_t rows = (int64_t)p->batch * p->q_heads * p->q_len;
+/** Copies a tensor to `target` in [B, H, N, D] order: 16-bit patterns for fp16, floats for bf16. */
+static void gather(Dtype dtype, const int64_t shape[4], const Strides *strides,
+                   const uint16_t *source, void *target) {
+  const int64_t heads = shape[1], length = shape[2], dim = shape[3];
 #pragma omp parallel for
-  for (int64_t row = 0; row < rows; row++) {
-    const uint16_t *source = o + row / p->q_len / p->q_heads * p->o_strides.batch +
-                             row / p->q_len % p->q_heads * p->o_strides.head +
-                             row % p->q_len * p->o_strides.row;
-    if (p->o_dtype == DTYPE_FP16) {
-      memcpy((uint16_t *)target + row * p->head_dim, source, 2 * (size_t)p->head_dim);
+  for (int64_t row = 0; row < shape[0] * heads * length; row++) {
+    const uint16_t *from = source + row / length / heads * strides->batch +
+                           row / length % heads * strides->head + row % length * strides->row;
+    if (dtype == DTYPE_FP16) {
+      memcpy((uint16_t *)target + row * dim, from, 2 * (size_t)dim);
     } else {
-      float *floats = (float *)target + row * p->head_dim;
-      for (int d = 0; d < p->head_dim; d++) floats[d] = bf16_bits_to_float(source[d]);
+      float *floats = (float *)target + row * dim;
+      for (int d = 0; d < dim; d++) floats[d] = bf16_bits_to_float(from[d]);
     }
   }
 }
@@ -69,17 +69,38 @@ bool outputs_directory_create(const char *option, const char *directory, Error *
                             directory, strerror(cause));
 }
 
+/** A tensor as a file, in memory that the caller frees; NULL data if there is none. */
+static NpyFile make_file(const char *name, Dtype dtype, const int64_t shape[4],
+                         const Strides *strides, const uint16_t *source) {
+  const bool half = dtype == DTYPE_FP16;
+  const size_t elements = (size_t)(shape[0] * shape[1] * shape[2] * shape[3]);
+  void *ordered = malloc(elements * (half ? sizeof(uint16_t) : sizeof(float)));
+  if (ordered != NULL) gather(dtype, shape, strides, source, ordered);
+  return (NpyFile){name, half ? NPY_F2 : NPY_F4, 4, shape, ordered};
+}
+
 bool outputs_write(const Problem *p, const uint16_t *o, const float *lse, const char *directory,
                    Error *error) {
   const int64_t shape[4] = {p->batch, p->q_heads, p->q_len, p->head_dim};
-  const bool half = p->o_dtype == DTYPE_FP16;
-  const size_t elements = (size_t)p->batch * p->q_heads * p->q_len * p->head_dim;
-  void *ordered = malloc(elements * (half ? sizeof(uint16_t) : sizeof(float)));
-  if (ordered == NULL) return fail(error, EXIT_DEVICE, "%s/o.npy: out of host memory", directory);
-  gather(p, o, ordered);
-  const NpyFile files[] = {{"o.npy", half ? NPY_F2 : NPY_F4, 4, shape, ordered},
+  const NpyFile files[] = {make_file("o.npy", p->o_dtype, shape, &p->o_strides, o),
                            {"lse.npy", NPY_F4, 3, shape, lse}};
-  const bool ok = npy_write(directory, files, 2, error);
-  free(ordered);
+  const bool ok = files[0].data != NULL
+                      ? npy_write(directory, files, 2, error)
+                      : fail(error, EXIT_DEVICE, "%s/o.npy: out of host memory", directory);
+  free((void *)(uintptr_t)files[0].data);
+  return ok;
+}
+
+bool outputs_write_gradients(const Problem *p, const uint16_t *const gradients[3],
+                             const char *directory, Error *error) {
+  const int64_t q_shape[4] = {p->batch, p->q_heads, p->q_len, p->head_dim};
+  const int64_t kv_shape[4] = {p->batch, p->kv_heads, p->kv_len, p->head_dim};
+  const NpyFile files[] = {make_file("dq.npy", p->dtype, q_shape, &p->q_strides, gradients[0]),
+                           make_file("dk.npy", p->dtype, kv_shape, &p->k_strides, gradients[1]),
+                           make_file("dv.npy", p->dtype, kv_shape, &p->v_strides, gradients[2])};
+  const bool made = files[0].data != NULL && files[1].data != NULL && files[2].data != NULL;
+  const bool ok = made ? npy_write(directory, files, 3, error)
+                       : fail(error, EXIT_DEVICE, "%s/dq.npy: out of host memory", directory);
+  for (int i = 0; i < 3; i++) free((void *)(uintptr_t)files[i].data);
   return ok;
 }

@@ -27,4 +27,8 @@ void outputs_remove_empty(void);
 bool outputs_write(const Problem *problem, const uint16_t *o, const float *lse,
                    const char *directory, Error *error);
 
+/** Writes dq.npy, dk.npy and dv.npy: all or none of them, in the types of o.npy. */
+bool outputs_write_gradients(const Problem *problem, const uint16_t *const gradients[3],
+                             const char *directory, Error *error);
+
 #endif

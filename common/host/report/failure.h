@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "host/check/check.h"
+#include "host/check/gradient_check.h"
 
 /**
  * Writes what is wrong: the counts, the first wrong element as (b, h, q, d) with both values, the
@@ -16,6 +17,9 @@
  * explains the worst row. EXIT_DEVICE if memory runs out.
  */
 bool report_failure(const Judgement *judgement, FILE *out, Error *error);
+
+/** The same for a backward step: gradient_failure.c. */
+bool report_gradient_failure(const GradientJudgement *judgement, FILE *out, Error *error);
 
 /** The state of a row of the output, in the plan or not. */
 typedef struct RowView {

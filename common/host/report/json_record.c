@@ -129,7 +129,7 @@ bool json_append_info(const RunRecord *run, const char *path, Error *error) {
   json_string(&object, "after", step.after);
   json_string(&object, "title", step.title);
   json_string(&object, "idea", step.idea);
-  json_string(&object, "kind", "forward");
+  json_string(&object, "kind", step.backward != NULL ? "backward" : "forward");
   add_head_dims(&object);
   json_strings(&object, "dtypes", &DTYPE_NAMES[step.fp8 ? DTYPE_E4M3 : DTYPE_FP16],
                step.fp8 ? 1 : 2);

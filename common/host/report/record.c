@@ -44,8 +44,9 @@ void record_work(RunRecord *run) {
   const double q_rows = (double)p->batch * p->q_heads * p->q_len;
   Work *w = &run->work;
   w->entries = (double)mask_entries(&run->request->mask, p->batch, p->q_heads);
-  w->flops = 4.0 * p->head_dim * w->entries;
-  w->dense_flops = 4.0 * p->head_dim * q_rows * p->kv_len;
+  const double flops = (step.backward != NULL ? 10.0 : 4.0) * p->head_dim; /* 5 or 2 products */
+  w->flops = flops * w->entries;
+  w->dense_flops = flops * q_rows * p->kv_len;
   w->least_bytes = device_tensors_bytes(p);
   w->must_move_bytes = w->least_bytes + run->description.intermediate_bytes_per_entry * w->entries;
 }

@@ -39,10 +39,10 @@ typedef struct MaskFacts {
 /** Work and traffic of the whole problem: every batch entry, every query head. */
 typedef struct Work {
   double entries;         /**< unmasked score entries */
-  double flops;           /**< of these: 4 * head_dim for each */
+  double flops;           /**< of these: for each 4 * head_dim, or backward 10 * head_dim */
   double dense_flops;     /**< with no entry masked */
-  double least_bytes;     /**< Q, K and V read once, O and LSE written once */
-  double must_move_bytes; /**< the same, plus S and P if they are in device memory */
+  double least_bytes;     /**< inputs read once, outputs written once */
+  double must_move_bytes; /**< the same, plus S and P, or P and dS, if in device memory */
 } Work;
 
 /** How fast a timed run was. All 0 when it was not timed. */

@@ -82,8 +82,27 @@ static void print_passes(const RunRecord *run, FILE *out) {
   const int all = run->request->problem.batch * run->request->problem.q_heads,
             heads = run->heads_at_a_time;
   if (run->description.intermediate_bytes_per_entry == 0 || heads == 0) return;
-  fprintf(out, "           S and P hold %d of %d heads at a time: %d pass%s\n", heads, all,
-          (all + heads - 1) / heads, heads < all ? "es" : "");
+  fprintf(out, "           %s hold %d of %d heads at a time: %d pass%s\n",
+          step.backward == NULL ? "S and P" : "P and dS", heads, all, (all + heads - 1) / heads,
+          heads < all ? "es" : "");
+}
+
+static void print_errors(const CheckResult *c, FILE *out) {
+  fprintf(out, "error      max %.2e, mean %.2e, allowed %.2e%s (relative, by row)\n", c->max_error,
+          c->mean_error, c->allowed_error,
+          c->max_error > c->allowed_error && c->max_share <= 1 ? ", in single rows more" : "");
+  fprintf(out, "           the worst row at %.0f %% of what it is allowed, LSE at %.0f %%\n",
+          100 * c->max_share, 100 * c->max_lse_error);
+}
+
+static void print_gradients(const CheckResult *c, FILE *out) {
+  for (int g = 0; g < GRADIENTS; g++) {
+    const GradientResult *one = &c->gradients[g];
+    fprintf(out,
+            "%-10s %s max %.2e, mean %.2e, allowed %.2e, the worst row at %.0f %% of its own\n",
+            g == 0 ? "error" : "", gradient_name(g), one->max_error, one->mean_error,
+            one->allowed_error, 100 * one->max_share);
+  }
 }
 
 static void print_check(const RunRecord *run, FILE *out) {
@@ -92,18 +111,21 @@ static void print_check(const RunRecord *run, FILE *out) {
     fprintf(out, "check      NOT CHECKED (--check none)\n");
     return;
   }
-  if (!c->right) {
+  if (!c->right && step.backward != NULL) {
+    fprintf(out, "check      WRONG: %zu of %zu rows of dQ, dK and dV wrong\n", c->rows_wrong,
+            c->rows_checked);
+  } else if (!c->right) {
     fprintf(out, "check      WRONG: %zu of %zu rows wrong, LSE of %zu; %zu rows compared\n",
             c->rows_wrong, c->rows_checked, c->lse_wrong, c->rows_checked);
   } else {
     fprintf(out, "check      %s: %zu of %zu rows compared with the fp64 reference\n",
             c->judged ? "RIGHT" : "NOT JUDGED", c->rows_checked, run->total_rows);
   }
-  fprintf(out, "error      max %.2e, mean %.2e, allowed %.2e%s (relative, by row)\n", c->max_error,
-          c->mean_error, c->allowed_error,
-          c->max_error > c->allowed_error && c->max_share <= 1 ? ", in single rows more" : "");
-  fprintf(out, "           the worst row at %.0f %% of what it is allowed, LSE at %.0f %%\n",
-          100 * c->max_share, 100 * c->max_lse_error);
+  if (step.backward != NULL) {
+    print_gradients(c, out);
+  } else {
+    print_errors(c, out);
+  }
   if (c->mean_error_share > 0) { /* of e4m3, and of enough rows */
     fprintf(out, "           mean error at %.0f %%, mean length of rows at %.0f %% of the limits\n",
             100 * c->mean_error_share, 100 * c->mean_gain_share);
@@ -217,9 +239,13 @@ static void print_counts(const RunRecord *run, FILE *out) {
 static void print_traffic(const RunRecord *run, FILE *out) {
   char least[40], intermediate[40], extra[40];
   const double s_and_p = run->work.must_move_bytes - run->work.least_bytes;
-  fprintf(out, "must move  %s: Q, K and V in, O and LSE out",
-          human_number(run->work.least_bytes, "B", least));
-  if (s_and_p > 0) fprintf(out, "; S and P: %s more", human_number(s_and_p, "B", intermediate));
+  fprintf(out, "must move  %s: %s", human_number(run->work.least_bytes, "B", least),
+          step.backward == NULL ? "Q, K and V in, O and LSE out"
+                                : "Q, K, V, O, dO and LSE in, dQ, dK and dV out");
+  if (s_and_p > 0) {
+    fprintf(out, "; %s: %s more", step.backward == NULL ? "S and P" : "P and dS",
+            human_number(s_and_p, "B", intermediate));
+  }
   fprintf(out, "\nmemory     %s beside the tensors%s at peak\n",
           run->extra_bytes == 0 ? "nothing" : human_number((double)run->extra_bytes, "B", extra),
           run->mask_facts.form == NULL ? "" : " and the mask");

@@ -15,7 +15,7 @@ from plots.figures.records import Results, load
 from plots.sections import with_lines, with_section
 from tests.lib.kinds import MMA_STEPS, NAIVE
 from tests.lib.programs import REPOSITORY, STEP_DIR, Program, read_records
-from tests.lib.steps import step_names
+from tests.lib.steps import every_step
 
 README = REPOSITORY / "README.md"
 H200 = REPOSITORY / "plots" / "results" / "h200"
@@ -146,6 +146,6 @@ def test_the_page_of_options_is_what_the_programs_print() -> None:
     page = (REPOSITORY / "docs/options.md").read_text()
     assert pages.options(STEP_DIR) in page, "docs/options.md is out of date: make pages"
     assert pages.taken(STEP_DIR) in (REPOSITORY / "docs/specification.md").read_text(), "make pages"
-    for step in step_names():
+    for step in every_step():
         for line in Program(step).run("--help").stdout.splitlines()[1:]:
             assert f"{line}\n" in page, step

@@ -28,8 +28,9 @@ def sources(folder: str) -> list:
 @pytest.mark.parametrize("path", sources("common/host"), ids=lambda path: path.name)
 def test_host_folders_include_only_those_below(path) -> None:
     folder = path.relative_to(COMMON / "host").parts[0]
-    below = HOST[HOST.index(folder):] if folder in HOST else [*HOST, "run.h"]
-    allowed = [f"host/{name}" for name in below] + ["attention.h", "block_mask.h", "float16.h", "float8.h", "vector_width.h"]
+    below = HOST[HOST.index(folder):] if folder in HOST else [*HOST, "run.h", "compare.h"]
+    allowed = [f"host/{name}" for name in below] + ["attention.h", "backward.h", "block_mask.h", "float16.h", "float8.h",
+                                                   "vector_width.h"]
     allowed += ["simt/"] * ("report/lab" in str(path))  # not compiled for a GPU
     allowed += ["device/ptx_hopper.cuh"] * (path.name == "ceiling.cu")
     allowed += ["commit.h"]  # generated
@@ -38,14 +39,15 @@ def test_host_folders_include_only_those_below(path) -> None:
 
 def test_the_cpu_backend_includes_nothing_of_attention() -> None:
     assert [(path, name) for path in sources("common/simt") for name in includes(path)
-            if name.startswith(("attention.h", "block_mask.h", "host/", "device/"))] == []
+            if name.startswith(("attention.h", "backward.h", "block_mask.h", "host/", "device/"))] == []
 
 
 def test_steps_and_device_code_include_no_host_code() -> None:
     """The judge of the exercises and what the foundations share are host programs."""
     assert [(path, name) for folder in ("steps", "common/device") for path in sources(folder)
             for name in includes(path) if path.suffix != ".c"
-            and not name.startswith(("attention.h", "foundation.h", "block_mask.h", "device/", "tensor_map_limits.h"))] == []
+            and not name.startswith(("attention.h", "backward.h", "foundation.h", "block_mask.h", "device/",
+                                     "tensor_map_limits.h"))] == []
 
 
 def test_plots_import_only_plots_and_the_library_of_the_tests() -> None:

@@ -7,9 +7,9 @@ import subprocess
 import pytest
 
 from tests.lib.programs import REPOSITORY
-from tests.lib.steps import step_names
+from tests.lib.steps import every_step
 
-NUMBERS = "|".join(sorted((name.removeprefix("step") for name in step_names()), reverse=True))
+NUMBERS = "|".join(sorted((name.removeprefix("step") for name in every_step()), reverse=True))
 NAMED = re.compile(rf"(?<![A-Za-z])steps? ?({NUMBERS})(?![0-9a-z])")
 SEARCHED = ("Makefile", "*.mk", "common", "plots", "tests", "steps/steps.mk")
 # What is written by a command, or measured.

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.lib.source_tree import SourceTree
-from tests.lib.steps import source_of, step_names
+from tests.lib.steps import source_of, every_step
 
-FIRST, SECOND, THIRD = step_names()[:3]
+FIRST, SECOND, THIRD = every_step()[:3]
 FIRST_FILE, SECOND_FILE = (source_of(name).path.stem for name in (FIRST, SECOND))
 DIFF = f"diff{SECOND.removeprefix('step')}"
 pytestmark = pytest.mark.cpu_only("it tests the Makefile, which is the same on a GPU machine")
@@ -94,7 +94,7 @@ def sources(calls: list[str]) -> set[str]:
 def test_make_alone_lists_what_can_be_made(tree: Tree) -> None:
     done = tree.make()
     assert done.returncode == 0 and not tree.log.exists()
-    for words in ("stepNN", *step_names(), "make all", "make deps", "make test ", "make test-unit",
+    for words in ("stepNN", *every_step(), "make all", "make deps", "make test ", "make test-unit",
                   "make test-e2e", "make lint", "make clean", "BACKEND=cuda|cpu"):
         assert words in done.stdout, words
 
@@ -103,7 +103,7 @@ def test_every_target_that_is_listed_exists(tree: Tree) -> None:
     listed = re.findall(r"^make ([\w-]+) ", tree.make().stdout, re.MULTILINE)
     assert {"all", "deps", "test", "clean"} <= set(listed)
     for target in listed:
-        name = step_names()[0] if target == "stepNN" else target
+        name = every_step()[0] if target == "stepNN" else target
         tree.made("-n", name, "BACKEND=cpu")
 
 

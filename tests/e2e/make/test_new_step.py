@@ -11,7 +11,7 @@ import pytest
 from tests.lib.kinds import FACTS, MMA_STEPS
 from tests.lib.programs import REPOSITORY, STEP_DIR
 from tests.lib.source_tree import SourceTree
-from tests.lib.steps import source_of, step_names
+from tests.lib.steps import source_of, every_step
 
 pytestmark = pytest.mark.cpu_only("it builds a step for the CPU backend")
 
@@ -31,7 +31,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> SourceTree:
     assert count == 1
     (tree.root / f"steps/{NEW}_copy.cu").write_text(text)
     (tree.root / f"docs/{NEW}.md").write_text(PAGE)
-    for name in step_names():
+    for name in every_step():
         (tree.root / "build/cpu" / name).symlink_to(STEP_DIR / name)
     tree.made("-j2", "BACKEND=cpu", f"build/cpu/{NEW}", f"build/cpu/lib{NEW}.so")
     return tree

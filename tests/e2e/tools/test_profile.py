@@ -12,7 +12,7 @@ import pytest
 from tests.lib.kinds import HOPPER_STEPS, MMA_STEPS, NAIVE
 from tests.lib.programs import NO_GPU, REPOSITORY, RIGHT, USAGE
 from tests.lib.source_tree import SourceTree
-from tests.lib.steps import step_names
+from tests.lib.steps import every_step
 from tests.e2e.make.test_make import Tree
 
 from plots.tools import machine_code
@@ -208,7 +208,7 @@ def test_sass_says_what_is_missing(tree: Tree) -> None:
 def test_unknown_step(tree: Tree, target: str, step: str) -> None:
     done = tree.make(target, f"STEP={step}", "BACKEND=cpu")
     assert done.returncode != 0 and done.stdout == ""
-    numbers = " ".join(name.removeprefix("step") for name in step_names())
+    numbers = " ".join(name.removeprefix("step") for name in every_step())
     assert done.stderr.startswith(f"make {target}: STEP={step}: must be one of: {numbers}\nmake: ")
 
 

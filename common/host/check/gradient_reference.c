@@ -1,0 +1,290 @@
+/**
+ * @file
+ * The gradients in fp64 for any set of rows.
+ *
+ * dQ and dK are the same sums with the sides exchanged. A row has two vectors, `a` and `b`: of a
+ * query q and dO, of a key k and v. So have the rows of the other side, A and B. Then S = a . A and
+ * dP = b . B; dQ or dK is a sum of dS A, and dV a sum of P B.
+ *
+ * Rows that read the same key/value head form a group, which converts a block of the other side
+ * once: as it is, and transposed, so that all inner loops vectorise without changing the order of
+ * any sum.
+ */
+#include "host/check/gradient_reference.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/base/values.h"
+#include "host/check/reference_rows.h"
+#include "vector_width.h"
+
+enum { BLOCK = 32, MAX_GROUP = 16 };
+
+/* What all threads share. */
+typedef struct Job {
+  const Problem *problem;
+  const HostBackwardInputs *inputs;
+  const RowDots *dots;
+  bool of_keys;
+  const RowIndex *rows;
+  size_t count;
+  GradientConsumer *consume;
+  void *context;
+  ReferenceProgress *progress;
+  size_t next, done;
+  bool failed;
+} Job;
+
+/* The sums of one row of a gradient. */
+typedef struct Sums {
+  double value[MAX_HEAD_DIM], base[MAX_HEAD_DIM], magnitude[MAX_HEAD_DIM];
+  double spread, fp32_size;
+} Sums;
+
+/* A row of the group. */
+typedef struct Row {
+  double a[MAX_HEAD_DIM], b[MAX_HEAD_DIM];
+  double b_length;
+  int64_t first, end; /* of the other side */
+  Sums sums[2];
+} Row;
+
+/* Scratch memory of one thread. */
+typedef struct Work {
+  const RowIndex *rows; /* consecutive, of one key/value head */
+  size_t index;         /* of the first in the job */
+  int count;
+  double a[BLOCK][MAX_HEAD_DIM], b[BLOCK][MAX_HEAD_DIM];
+  double a_transposed[MAX_HEAD_DIM][BLOCK], b_transposed[MAX_HEAD_DIM][BLOCK];
+  double a_length[BLOCK], b_length[BLOCK];
+  Row row[MAX_GROUP];
+} Work;
+
+/* The two tensors of a side, and where its head begins in them. */
+typedef struct Side {
+  const uint16_t *a, *b;
+  int64_t a_stride, b_stride;
+} Side;
+
+static Side side_of(const Job *job, bool keys, int batch, int head) {
+  const Problem *p = job->problem;
+  const HostBackwardInputs *in = job->inputs;
+  if (keys) {
+    return (Side){in->k + row_offset(&p->k_strides, batch, head, 0),
+                  in->v + row_offset(&p->v_strides, batch, head, 0), p->k_strides.row,
+                  p->v_strides.row};
+  }
+  return (Side){in->q + row_offset(&p->q_strides, batch, head, 0),
+                in->d_o + row_offset(&p->o_strides, batch, head, 0), p->q_strides.row,
+                p->o_strides.row};
+}
+
+static int kv_head_of_row(const Job *job, RowIndex row) {
+  return job->of_keys ? row.head : kv_head_of(job->problem, row.head);
+}
+
+static void load_rows(const Job *job, Work *work) {
+  const Problem *p = job->problem;
+  for (int r = 0; r < work->count; ++r) {
+    const RowIndex index = work->rows[r];
+    const Side side = side_of(job, job->of_keys, index.batch, index.head);
+    Row *row = &work->row[r];
+    memset(row->sums, 0, sizeof row->sums);
+    convert_row(p->dtype, side.a + index.q * side.a_stride, 1, p->head_dim, row->a, 1);
+    convert_row(p->dtype, side.b + index.q * side.b_stride, 1, p->head_dim, row->b, 1);
+    row->b_length = sqrt(finite_squares(row->b, p->head_dim));
+    attended_range(p, job->of_keys, index.q, &row->first, &row->end);
+  }
+}
+
+static void load_block(const Job *job, Work *work, const Side *side, int64_t first, int rows) {
+  const Problem *p = job->problem;
+  for (int j = 0; j < BLOCK; ++j) {
+    const int64_t row = first + (j < rows ? j : 0); /* rows past the end are not used */
+    convert_row(p->dtype, side->a + row * side->a_stride, 1, p->head_dim, work->a[j], 1);
+    convert_row(p->dtype, side->b + row * side->b_stride, 1, p->head_dim, work->b[j], 1);
+    work->a_length[j] = sqrt(finite_squares(work->a[j], p->head_dim));
+    work->b_length[j] = sqrt(finite_squares(work->b[j], p->head_dim));
+    for (int d = 0; d < p->head_dim; ++d) {
+      work->a_transposed[d][j] = work->a[j][d];
+      work->b_transposed[d][j] = work->b[j][d];
+    }
+  }
+}
+
+/* products[j] = x . column j */
+ANY_VECTOR_WIDTH
+static void multiply_block(const double *x, const double (*columns)[BLOCK], int dim,
+                           double *restrict products) {
+  for (int j = 0; j < BLOCK; ++j) products[j] = 0;
+  for (int d = 0; d < dim; ++d) {
+#pragma omp simd
+    for (int j = 0; j < BLOCK; ++j) products[j] = products[j] + x[d] * columns[d][j];
+  }
+}
+
+/* Adds the term x y, where x is `rounded` in base. */
+ANY_VECTOR_WIDTH
+static void add_term(double x, double rounded, const double *y, int dim, Sums *restrict sums) {
+#pragma omp simd
+  for (int d = 0; d < dim; ++d) {
+    sums->value[d] = sums->value[d] + x * y[d];
+    sums->base[d] = sums->base[d] + rounded * y[d];
+    sums->magnitude[d] = sums->magnitude[d] + fabs(x) * fabs(y[d]);
+  }
+}
+
+/* x in fp32, as ex2.approx.ftz leaves it, then in the dtype. */
+static double round_to(Dtype dtype, double x) {
+  const float x32 = fabs(x) < FLT_MIN ? 0 : (float)x;
+  return element_value(dtype, element_bits(dtype, x32));
+}
+
+/* Adds the terms of a block, rows first to first + rows - 1 of the other side; `queries` is the
+ * place of the query head in LSE and D. */
+static void add_block(const Job *job, Work *work, Row *row, int64_t own, int64_t first, int rows,
+                      int64_t queries) {
+  const Problem *p = job->problem;
+  double s[BLOCK], dp[BLOCK];
+  multiply_block(row->a, (const double(*)[BLOCK])work->a_transposed, p->head_dim, s);
+  multiply_block(row->b, (const double(*)[BLOCK])work->b_transposed, p->head_dim, dp);
+  for (int j = 0; j < rows; ++j) {
+    if (first + j < row->first || first + j >= row->end) continue;
+    const int64_t query = queries + (job->of_keys ? first + j : own);
+    const double prob = exp(p->scale * s[j] - (double)job->inputs->lse[query]);
+    const double ds = prob * (dp[j] - job->dots->d[query]);
+    const double size = row->b_length * work->b_length[j] + job->dots->size[query];
+    Sums *sums = row->sums;
+    add_term(ds, round_to(p->dtype, ds), work->a[j], p->head_dim, sums);
+    sums->spread += ds * work->a_length[j] * ds * work->a_length[j];
+    sums->fp32_size += prob * size * work->a_length[j];
+    if (!job->of_keys) continue;
+    add_term(prob, round_to(p->dtype, prob), work->b[j], p->head_dim, sums + 1);
+    sums[1].spread += prob * work->b_length[j] * prob * work->b_length[j];
+    sums[1].fp32_size += prob * work->b_length[j];
+  }
+}
+
+/* Adds the terms of one head of the other side to all rows of the group that read it. */
+static void add_head(const Job *job, Work *work, int batch, int other_head) {
+  const Problem *p = job->problem;
+  const Side side = side_of(job, !job->of_keys, batch, other_head);
+  int64_t from = INT64_MAX, to = 0;
+  for (int r = 0; r < work->count; ++r) {
+    from = min_int64(from, work->row[r].first);
+    if (work->row[r].end > to) to = work->row[r].end;
+  }
+  for (int64_t first = from; first < to; first += BLOCK) {
+    const int rows = (int)min_int64(BLOCK, to - first);
+    load_block(job, work, &side, first, rows);
+    for (int r = 0; r < work->count; ++r) {
+      Row *row = &work->row[r];
+      const int q_head = job->of_keys ? other_head : work->rows[r].head;
+      if (first >= row->end || first + rows <= row->first) continue;
+      add_block(job, work, row, work->rows[r].q, first, rows,
+                ((int64_t)batch * p->q_heads + q_head) * p->q_len);
+    }
+  }
+}
+
+/* Applies the scale, rounds base, and passes the rows on. */
+static void finish_rows(const Job *job, Work *work) {
+  const Problem *p = job->problem;
+  for (int r = 0; r < work->count; ++r) {
+    GradientRow rows[2] = {{0}};
+    for (int g = 0; g < (job->of_keys ? 2 : 1); ++g) {
+      Sums *sums = &work->row[r].sums[g];
+      const double scale = g == 0 ? (double)p->scale : 1;
+      for (int d = 0; d < p->head_dim; ++d) {
+        sums->value[d] *= scale;
+        sums->magnitude[d] *= scale;
+        sums->base[d] = element_value(p->dtype, element_bits(p->dtype, scale * sums->base[d]));
+      }
+      rows[g] = (GradientRow){sums->value, sums->base, sums->magnitude, scale * sqrt(sums->spread),
+                              scale * sums->fp32_size};
+    }
+    job->consume(job->context, work->index + (size_t)r, rows);
+  }
+}
+
+/* Takes the next rows of one key/value head; false if none are left. */
+static bool take_rows(Job *job, Work *work) {
+#pragma omp critical(gradient_job)
+  {
+    job->done += (size_t)work->count;
+    if (job->progress && work->count) job->progress(job->done, job->count);
+    work->rows = job->rows + job->next;
+    work->index = job->next;
+    work->count = 0;
+    const size_t left = job->failed ? 0 : job->count - job->next;
+    while (work->count < MAX_GROUP && (size_t)work->count < left) {
+      const RowIndex *first = work->rows, *row = work->rows + work->count;
+      if (row->batch != first->batch || kv_head_of_row(job, *row) != kv_head_of_row(job, *first)) {
+        break;
+      }
+      ++work->count;
+    }
+    job->next += (size_t)work->count;
+  }
+  return work->count > 0;
+}
+
+static void work_on_rows(Job *job) {
+  const int group = job->problem->q_heads / job->problem->kv_heads;
+  Work *work = malloc(sizeof *work);
+  if (work == NULL) {
+#pragma omp critical(gradient_job)
+    job->failed = true;
+    return;
+  }
+  work->count = 0;
+  while (take_rows(job, work)) {
+    const int batch = work->rows[0].batch, kv_head = kv_head_of_row(job, work->rows[0]);
+    load_rows(job, work);
+    if (!job->of_keys) add_head(job, work, batch, kv_head);
+    for (int h = 0; job->of_keys && h < group; ++h) {
+      add_head(job, work, batch, kv_head * group + h);
+    }
+    finish_rows(job, work);
+  }
+  free(work);
+}
+
+bool gradient_rows(const Problem *problem, const HostBackwardInputs *inputs, const RowDots *dots,
+                   bool of_keys, const RowIndex *rows, size_t count, GradientConsumer *consume,
+                   void *context, ReferenceProgress *progress, Error *error) {
+  Job job = {problem, inputs, dots, of_keys, rows, count, consume, context, progress, 0, 0, false};
+#pragma omp parallel if (count > 1)
+  work_on_rows(&job);
+  return !job.failed || fail(error, EXIT_DEVICE, "not enough memory for the reference");
+}
+
+bool row_dots(const Problem *p, const HostBackwardInputs *inputs, RowDots *dots, Error *error) {
+  const int64_t count = (int64_t)p->batch * p->q_heads * p->q_len;
+  dots->d = malloc(sizeof(double) * (size_t)count);
+  dots->size = malloc(sizeof(double) * (size_t)count);
+  if (dots->d == NULL || dots->size == NULL) {
+    return fail(error, EXIT_DEVICE, "not enough memory for the reference");
+  }
+#pragma omp parallel for
+  for (int64_t row = 0; row < count; ++row) {
+    double o[MAX_HEAD_DIM], d_o[MAX_HEAD_DIM], sum = 0;
+    const int64_t offset = row_offset(&p->o_strides, (int)(row / p->q_len / p->q_heads),
+                                      (int)(row / p->q_len % p->q_heads), row % p->q_len);
+    convert_row(p->dtype, inputs->o + offset, 1, p->head_dim, o, 1);
+    convert_row(p->dtype, inputs->d_o + offset, 1, p->head_dim, d_o, 1);
+    for (int d = 0; d < p->head_dim; ++d) sum += d_o[d] * o[d];
+    dots->d[row] = sum;
+    dots->size[row] = sqrt(finite_squares(o, p->head_dim) * finite_squares(d_o, p->head_dim));
+  }
+  return true;
+}
+
+void row_dots_free(RowDots *dots) {
+  free(dots->d);
+  free(dots->size);
+  *dots = (RowDots){0};
+}
