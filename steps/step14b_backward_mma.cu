@@ -56,10 +56,62 @@ struct Tiles {
   static constexpr int QUERIES_SHARED = (2 * OWN_QUERIES + 4 * NEXT_KEYS) * ROW_BYTES;
 };
 
+// [products]
+/** C += A B^T for 16 M rows of A and 8 N rows of B, all of HEAD_DIM columns: `a` and `b` are the
+ * addresses of this lane's chunks in them, a_lane() and b_lane(). */
+template <typename T, int HEAD_DIM, int M, int N>
+__device__ __forceinline__ void multiply_rows(float (&c)[M][N][4], uint32_t a, uint32_t b) {
+  constexpr int PAIRS = N / 2;
+  uint32_t rows[2][M][4];
+  load_ahead<HEAD_DIM / 16 * PAIRS, AHEAD<M>>(
+      [&](uint32_t (&columns)[4], int step) {
+        const int d = step / PAIRS, n = step % PAIRS;
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+          if (n > 0) continue;
+          ldmatrix_x4(rows[d % 2][i],
+                      shared_pointer(more_chunks<HEAD_DIM>(a, 2 * d) + 16 * i * 2 * HEAD_DIM));
+        }
+        ldmatrix_x4(columns,
+                    shared_pointer(more_chunks<HEAD_DIM>(b, 2 * d) + 16 * n * 2 * HEAD_DIM));
+      },
+      [&](const uint32_t (&columns)[4], int step) {
+        const int d = step / PAIRS, n = step % PAIRS * 2;
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+          mma_m16n8k16<T>(c[i][n], rows[d % 2][i], columns[0], columns[1]);
+          mma_m16n8k16<T>(c[i][n + 1], rows[d % 2][i], columns[2], columns[3]);
+        }
+      });
+}
+
+/** C += A B for A in registers, 16 M rows and 16 K columns, and 16 K rows of B with HEAD_DIM
+ * columns: `b` is the address of this lane's chunk in it, a_lane(). */
+template <typename T, int HEAD_DIM, int M, int K>
+__device__ __forceinline__ void multiply_columns(float (&c)[M][HEAD_DIM / MMA_N][4],
+                                                 const uint32_t (&a)[M][K][4], uint32_t b) {
+  constexpr int PAIRS = HEAD_DIM / 16;
+  load_ahead<K * PAIRS, AHEAD<M>>(
+      [&](uint32_t (&rows)[4], int step) {
+        const int k = step / PAIRS, d = step % PAIRS;
+        ldmatrix_x4_trans(rows,
+                          shared_pointer(more_chunks<HEAD_DIM>(b, 2 * d) + 16 * k * 2 * HEAD_DIM));
+      },
+      [&](const uint32_t (&rows)[4], int step) {
+        const int k = step / PAIRS, d = step % PAIRS * 2;
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+          mma_m16n8k16<T>(c[i][d], a[i][k], rows[0], rows[1]);
+          mma_m16n8k16<T>(c[i][d + 1], a[i][k], rows[2], rows[3]);
+        }
+      });
+}
+// [products]
+
 /** dK and dV: one thread block for BLOCK_N keys of one key/value head. */
 template <typename T, int HEAD_DIM>
 __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::KEY_WARPS, HEAD_DIM <= 128 ? 2 : 1)
-    key_gradients_kernel(Problem problem, BackwardTensors t, int first_head) {
+    keys_kernel(Problem problem, BackwardTensors t, PassHeads heads) {
   using Tile = Tiles<HEAD_DIM>;
   constexpr int THREADS = 32 * Tile::KEY_WARPS, BLOCK_M = Tile::BLOCK_M, BLOCK_N = Tile::BLOCK_N;
   constexpr int M = Tile::KEY_FRAGMENTS, N = BLOCK_M / MMA_N;
@@ -73,8 +125,8 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::KEY_WARPS, HEAD_DIM <= 1
   // Under the causal mask the first keys of a head have the most queries: they come first.
   const int key_tiles = (problem.kv_len + BLOCK_N - 1) / BLOCK_N;
   const int first_key = blockIdx.x % key_tiles * BLOCK_N;
-  const int group_head =  // the first of the group
-      first_head + blockIdx.x / key_tiles * (problem.q_heads / problem.kv_heads);
+  const int group = problem.q_heads / problem.kv_heads;
+  const int group_head = heads.first + blockIdx.x / key_tiles * group;  // the first of the group
   HeadOffsets kv = head_offsets(problem, group_head);
 
   const QueryTiles<BLOCK_M> tiles(problem, first_key);
@@ -88,7 +140,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::KEY_WARPS, HEAD_DIM <= 1
     copy_tile_rows<HEAD_DIM, BLOCK_M, THREADS>(target + Q_TILE, (const T *)t.d_o + from.o,
                                          problem.o_strides.row, next.first_q, problem.q_len);
     copy_row_numbers<BLOCK_M>(numbers_shared + stage * Tile::NUMBERS_BYTES,
-                              row_numbers(problem, t.workspace, next.head - first_head), next.first_q);
+                              row_numbers(problem, t.workspace, next.head - heads.first), next.first_q);
     cp_async_commit();
   };
 
@@ -162,7 +214,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::KEY_WARPS, HEAD_DIM <= 1
 /** dQ: one thread block for OWN_QUERIES queries of one head. */
 template <typename T, int HEAD_DIM>
 __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::QUERY_WARPS, HEAD_DIM <= 128 ? 2 : 1)
-    query_gradients_kernel(Problem problem, BackwardTensors t, int first_head) {
+    queries_kernel(Problem problem, BackwardTensors t, PassHeads heads) {
   using Tile = Tiles<HEAD_DIM>;
   constexpr int THREADS = 32 * Tile::QUERY_WARPS, ROWS = Tile::OWN_QUERIES, KEYS = Tile::NEXT_KEYS;
   constexpr int M = Tile::QUERY_FRAGMENTS, N = KEYS / MMA_N;
@@ -174,7 +226,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::QUERY_WARPS, HEAD_DIM <=
   // Under the causal mask the last queries of a head have the most keys: they come first.
   const int q_tiles = (problem.q_len + ROWS - 1) / ROWS;
   const int first_q = (q_tiles - 1 - blockIdx.x % q_tiles) * ROWS;
-  const int head = first_head + blockIdx.x / q_tiles;
+  const int head = heads.first + blockIdx.x / q_tiles;
   const HeadOffsets offset = head_offsets(problem, head);
   const int key_end = keys_of_rows(problem, first_q, ROWS);
   const int unmasked_end = attended_keys(problem, first_q);
@@ -192,7 +244,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::QUERY_WARPS, HEAD_DIM <=
   const uint32_t q_rows = a_lane<HEAD_DIM>(smem, warp_q);
   const uint32_t k_rows = b_lane<HEAD_DIM>(k_shared), k_columns = a_lane<HEAD_DIM>(k_shared, 0);
   const float scale_log2 = problem.scale * LOG2_E;
-  const RowNumbers numbers = row_numbers(problem, t.workspace, head - first_head);
+  const RowNumbers numbers = row_numbers(problem, t.workspace, head - heads.first);
   float lse[2 * M], d[2 * M];
 #pragma unroll
   for (int i = 0; i < 2 * M; i++) {
@@ -237,53 +289,37 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::QUERY_WARPS, HEAD_DIM <=
                            first_q + warp_q, problem.q_len);
 }
 
-/** Launches the three kernels for `heads` query heads at a time. */
-template <typename T, int HEAD_DIM>
-static cudaError_t launch(const Problem *problem, const BackwardTensors *t, int heads,
-                          cudaStream_t stream) {
-  using Tile = Tiles<HEAD_DIM>;
-  const auto rows = row_numbers_kernel<T, HEAD_DIM>;
-  const auto keys = key_gradients_kernel<T, HEAD_DIM>;
-  const auto queries = query_gradients_kernel<T, HEAD_DIM>;
-  if (const cudaError_t error = allow_shared(keys, Tile::KEYS_SHARED)) return error;
-  if (const cudaError_t error = allow_shared(queries, Tile::QUERIES_SHARED)) return error;
-  const int all = problem->batch * problem->q_heads, group = group_size(problem);
-  for (int first = 0; first < all; first += heads) {
-    const int now = all - first < heads ? all - first : heads;
-    const int key_blocks = now / group * tiles_of(problem->kv_len, Tile::BLOCK_N);
-    const int query_blocks = now * tiles_of(problem->q_len, Tile::OWN_QUERIES);
-    rows<<<row_numbers_grid(problem, now), ROWS_THREADS, 0, stream>>>(*problem, *t, first);
-    keys<<<key_blocks, 32 * Tile::KEY_WARPS, Tile::KEYS_SHARED, stream>>>(*problem, *t, first);
-    queries<<<query_blocks, 32 * Tile::QUERY_WARPS, Tile::QUERIES_SHARED, stream>>>(*problem, *t,
-                                                                                   first);
-  }
-  return cudaGetLastError();
-}
+template <typename T, int HEAD_DIM, typename Tile = Tiles<HEAD_DIM>>
+constexpr BackwardConfig CONFIG = {
+    DTYPE_OF<T>,
+    HEAD_DIM,
+    Tile::BLOCK_M,
+    Tile::BLOCK_N,
+    {{"row_numbers", row_numbers_kernel<T, HEAD_DIM>, SHARE_ROWS, 0, ROWS_THREADS, 0},
+     {"keys", keys_kernel<T, HEAD_DIM>, SHARE_KEYS, Tile::BLOCK_N, 32 * Tile::KEY_WARPS,
+      Tile::KEYS_SHARED},
+     {"queries", queries_kernel<T, HEAD_DIM>, SHARE_QUERIES, Tile::OWN_QUERIES,
+      32 * Tile::QUERY_WARPS, Tile::QUERIES_SHARED}}};
+
+static constexpr BackwardConfig CONFIGS[] = {
+    CONFIG<__half, 64>,        CONFIG<__half, 128>,        CONFIG<__half, 256>,
+    CONFIG<__nv_bfloat16, 64>, CONFIG<__nv_bfloat16, 128>, CONFIG<__nv_bfloat16, 256>};
 
 static cudaError_t backward(const Problem *problem, const BackwardTensors *t, int heads,
                             cudaStream_t stream) {
-  return with_instance(problem, [&](auto instance) {
-    return launch<typename decltype(instance)::T, decltype(instance)::HEAD_DIM>(problem, t, heads,
-                                                                               stream);
-  });
-}
-
-static void describe(const Problem *problem, int heads, Description *description) {
-  with_instance(problem, [&](auto instance) {
-    using T = typename decltype(instance)::T;
-    constexpr int HEAD_DIM = decltype(instance)::HEAD_DIM;
-    using Tile = Tiles<HEAD_DIM>;
-    describe_backward_mma(description, Tile::BLOCK_M, Tile::BLOCK_N);
-    const int key_blocks = heads / group_size(problem) * tiles_of(problem->kv_len, Tile::BLOCK_N);
-    const int query_blocks = heads * tiles_of(problem->q_len, Tile::OWN_QUERIES);
-    add_launch(description, "row_numbers", row_numbers_kernel<T, HEAD_DIM>,
-               row_numbers_grid(problem, heads), ROWS_THREADS, 0);
-    add_launch(description, "key_gradients", key_gradients_kernel<T, HEAD_DIM>, key_blocks,
-               32 * Tile::KEY_WARPS, Tile::KEYS_SHARED);
-    add_launch(description, "query_gradients", query_gradients_kernel<T, HEAD_DIM>, query_blocks,
-               32 * Tile::QUERY_WARPS, Tile::QUERIES_SHARED);
-    return cudaSuccess;
-  });
+  const int all = problem->batch * problem->q_heads;
+  for (int first = 0; first < all; first += heads) {
+    const PassHeads pass = {first, min(heads, all - first)};  // the last may have fewer
+    Description d;
+    describe_backward<CONFIGS>(problem, pass.count, &d);
+    for (int i = 0; i < d.launch_count; i++) {
+      const KernelLaunch &l = d.launches[i];
+      if (const cudaError_t error = allow_shared(l)) return error;
+      const auto kernel = (BackwardKernel)l.kernel;
+      kernel<<<l.grid, l.block, l.dynamic_shared_bytes, stream>>>(*problem, *t, pass);
+    }
+  }
+  return cudaGetLastError();
 }
 
 static size_t workspace_bytes(const Problem *problem) {
@@ -296,8 +332,8 @@ const Step step = {
     .title = "The backward pass on the tensor cores",
     .idea = "P^T and dS^T are operand A of the next product where S^T = K Q^T is computed.",
     .head_dims = "D = 64, 128 or 256",
-    .supports = supports_backward_mma,
+    .supports = supports_backward<CONFIGS>,
     .workspace_bytes = workspace_bytes,
-    .describe = describe,
+    .describe = describe_backward<CONFIGS>,
     .backward = backward,
 };

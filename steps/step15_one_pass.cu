@@ -23,6 +23,7 @@
 
 #include "backward.h"
 #include "device/backward_launch.cuh"
+#include "device/backward_products.cuh"
 #include "device/backward_rows.cuh"
 #include "device/backward_tile.cuh"
 #include "device/dq_sums.cuh"
@@ -55,7 +56,7 @@ struct Tiles {
 /** dK, dV and sums of dQ: one thread block for BLOCK_N keys of one key/value head. */
 template <typename T, int HEAD_DIM>
 __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ? 2 : 1)
-    backward_kernel(Problem problem, BackwardTensors t, int first_head, int heads) {
+    backward_kernel(Problem problem, BackwardTensors t, PassHeads heads) {
   using Tile = Tiles<HEAD_DIM>;
   constexpr int THREADS = 32 * Tile::WARPS, BLOCK_M = Tile::BLOCK_M, BLOCK_N = Tile::BLOCK_N;
   constexpr int M = Tile::KEY_FRAGMENTS, N = BLOCK_M / MMA_N;
@@ -70,8 +71,8 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
   // Under the causal mask the first keys of a head have the most queries: they come first.
   const int key_tiles = (problem.kv_len + BLOCK_N - 1) / BLOCK_N;
   const int first_key = blockIdx.x % key_tiles * BLOCK_N;
-  const int group_head =  // the first of the group
-      first_head + blockIdx.x / key_tiles * (problem.q_heads / problem.kv_heads);
+  const int group = problem.q_heads / problem.kv_heads;
+  const int group_head = heads.first + blockIdx.x / key_tiles * group;  // the first of the group
   HeadOffsets kv = head_offsets(problem, group_head);
 
   const QueryTiles<BLOCK_M> tiles(problem, first_key);
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
     copy_tile_rows<HEAD_DIM, BLOCK_M, THREADS>(target + Q_TILE, (const T *)t.d_o + from.o,
                                          problem.o_strides.row, next.first_q, problem.q_len);
     copy_row_numbers<BLOCK_M>(numbers_shared + stage * Tile::NUMBERS_BYTES,
-                              row_numbers(problem, t.workspace, next.head - first_head), next.first_q);
+                              row_numbers(problem, t.workspace, next.head - heads.first), next.first_q);
     cp_async_commit();
   };
 
@@ -152,7 +153,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
     float dq[Tile::DQ_ROWS / 16][Tile::DQ_COLUMNS / 8][4] = {};
     multiply_transposed<T, BLOCK_M, HEAD_DIM, BLOCK_N / 16>(dq, ds_columns, k_columns);  // dS K
     const int row = tile.first_q + dq_row;
-    float *const dq_head = dq_sums(problem, t.workspace, heads, tile.head - first_head);
+    float *const dq_head = dq_sums(problem, t.workspace, heads.count, tile.head - heads.first);
     add_to_sums<HEAD_DIM / 8>(dq_head + row * HEAD_DIM + dq_column * 16 + lane * 4, dq,
                               problem.q_len - row);
   }
@@ -172,51 +173,41 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
   }
 }
 
-/** Launches the three kernels for `heads` query heads at a time. */
-template <typename T, int HEAD_DIM>
-static cudaError_t launch(const Problem *problem, const BackwardTensors *t, int heads,
-                          cudaStream_t stream) {
-  using Tile = Tiles<HEAD_DIM>;
-  const auto rows = row_numbers_kernel<T, HEAD_DIM>;
-  const auto keys = backward_kernel<T, HEAD_DIM>;
-  const auto queries = convert_dq_kernel<T, HEAD_DIM>;
-  if (const cudaError_t error = allow_shared(keys, Tile::SHARED_BYTES)) return error;
-  const int all = problem->batch * problem->q_heads, group = group_size(problem);
-  for (int first = 0; first < all; first += heads) {
-    const int now = all - first < heads ? all - first : heads;
-    const int blocks = now / group * tiles_of(problem->kv_len, Tile::BLOCK_N);
-    const size_t sum_bytes = sizeof(float) * dq_floats(*problem) * now;
-    cudaMemsetAsync(dq_sums(*problem, t->workspace, now, 0), 0, sum_bytes, stream);
-    rows<<<row_numbers_grid(problem, now), ROWS_THREADS, 0, stream>>>(*problem, *t, first);
-    keys<<<blocks, 32 * Tile::WARPS, Tile::SHARED_BYTES, stream>>>(*problem, *t, first, now);
-    queries<<<dq_grid(problem, now), ROWS_THREADS, 0, stream>>>(*problem, *t, first);
-  }
-  return cudaGetLastError();
-}
+template <typename T, int HEAD_DIM, typename Tile = Tiles<HEAD_DIM>>
+constexpr BackwardConfig CONFIG = {
+    DTYPE_OF<T>,
+    HEAD_DIM,
+    Tile::BLOCK_M,
+    Tile::BLOCK_N,
+    {{"row_numbers", row_numbers_kernel<T, HEAD_DIM>, SHARE_ROWS, 0, ROWS_THREADS, 0},
+     {"backward", backward_kernel<T, HEAD_DIM>, SHARE_KEYS, Tile::BLOCK_N, 32 * Tile::WARPS,
+      Tile::SHARED_BYTES},
+     {"convert_dq", convert_dq_kernel<T, HEAD_DIM>, SHARE_SUMS, 0, ROWS_THREADS, 0}}};
+
+static constexpr BackwardConfig CONFIGS[] = {
+    CONFIG<__half, 64>,        CONFIG<__half, 128>,        CONFIG<__half, 256>,
+    CONFIG<__nv_bfloat16, 64>, CONFIG<__nv_bfloat16, 128>, CONFIG<__nv_bfloat16, 256>};
 
 static cudaError_t backward(const Problem *problem, const BackwardTensors *t, int heads,
                             cudaStream_t stream) {
-  return with_instance(problem, [&](auto instance) {
-    return launch<typename decltype(instance)::T, decltype(instance)::HEAD_DIM>(problem, t, heads,
-                                                                               stream);
-  });
-}
-
-static void describe(const Problem *problem, int heads, Description *description) {
-  with_instance(problem, [&](auto instance) {
-    using T = typename decltype(instance)::T;
-    constexpr int HEAD_DIM = decltype(instance)::HEAD_DIM;
-    using Tile = Tiles<HEAD_DIM>;
-    describe_backward_mma(description, Tile::BLOCK_M, Tile::BLOCK_N);
-    const int blocks = heads / group_size(problem) * tiles_of(problem->kv_len, Tile::BLOCK_N);
-    add_launch(description, "row_numbers", row_numbers_kernel<T, HEAD_DIM>,
-               row_numbers_grid(problem, heads), ROWS_THREADS, 0);
-    add_launch(description, "backward", backward_kernel<T, HEAD_DIM>, blocks, 32 * Tile::WARPS,
-               Tile::SHARED_BYTES);
-    add_launch(description, "convert_dq", convert_dq_kernel<T, HEAD_DIM>,
-               dq_grid(problem, heads), ROWS_THREADS, 0);
-    return cudaSuccess;
-  });
+  const int all = problem->batch * problem->q_heads;
+  for (int first = 0; first < all; first += heads) {
+    const PassHeads pass = {first, min(heads, all - first)};  // the last may have fewer
+    Description d;
+    describe_backward<CONFIGS>(problem, pass.count, &d);
+    const size_t sum_bytes = sizeof(float) * dq_floats(*problem) * pass.count;
+    if (const cudaError_t error = cudaMemsetAsync(dq_sums(*problem, t->workspace, pass.count, 0), 0,
+                                                  sum_bytes, stream)) {
+      return error;
+    }
+    for (int i = 0; i < d.launch_count; i++) {
+      const KernelLaunch &l = d.launches[i];
+      if (const cudaError_t error = allow_shared(l)) return error;
+      const auto kernel = (BackwardKernel)l.kernel;
+      kernel<<<l.grid, l.block, l.dynamic_shared_bytes, stream>>>(*problem, *t, pass);
+    }
+  }
+  return cudaGetLastError();
 }
 
 static size_t workspace_bytes(const Problem *problem) {
@@ -230,8 +221,8 @@ const Step step = {
     .idea = "S and dP are computed once; red.add adds what a block's keys give to dQ.",
     .head_dims = "D = 64, 128 or 256",
     .nondeterministic = true,
-    .supports = supports_backward_mma,
+    .supports = supports_backward<CONFIGS>,
     .workspace_bytes = workspace_bytes,
-    .describe = describe,
+    .describe = describe_backward<CONFIGS>,
     .backward = backward,
 };

@@ -6,51 +6,80 @@
 #ifndef DEVICE_BACKWARD_LAUNCH_CUH
 #define DEVICE_BACKWARD_LAUNCH_CUH
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_runtime.h>
 #include <stdio.h>
 
-#include "backward.h"
 #include "device/backward_rows.cuh"
 #include "device/launch.cuh"
 
-/** An element type and a head dimension. */
-template <typename Element, int D>
-struct Instance {
-  using T = Element;
-  static constexpr int HEAD_DIM = D;
+/** A kernel of a pass. */
+using BackwardKernel = void (*)(Problem problem, BackwardTensors t, PassHeads heads);
+
+/** What the thread blocks of a kernel divide among them. */
+enum Share { SHARE_ROWS, SHARE_QUERIES, SHARE_KEYS, SHARE_SUMS };
+
+/** A kernel of a configuration. */
+struct BackwardPart {
+  const char *name;
+  BackwardKernel kernel;
+  Share share;
+  int tile;                  /**< queries or keys of a thread block */
+  int threads, shared_bytes; /**< of a thread block */
 };
 
-/** Calls `f` with the Instance for a problem. */
-template <typename F>
-static cudaError_t with_instance(const Problem *problem, F f) {
-  const auto with_head_dim = [&](auto element) {
-    using T = decltype(element);
-    if (problem->head_dim == 64) return f(Instance<T, 64>());
-    return problem->head_dim == 128 ? f(Instance<T, 128>()) : f(Instance<T, 256>());
-  };
-  return problem->dtype == DTYPE_BF16 ? with_head_dim(__nv_bfloat16()) : with_head_dim(__half());
+/** The kernels for one type and head dimension. */
+struct BackwardConfig {
+  Dtype dtype;
+  int head_dim;
+  int block_m, block_n; /**< queries and keys per tile */
+  BackwardPart parts[3];
+};
+
+/** The configuration for a problem, or NULL. */
+template <const auto &CONFIGS>
+static const BackwardConfig *find_backward(const Problem *problem) {
+  for (const BackwardConfig &c : CONFIGS) {
+    if (c.dtype == problem->dtype && c.head_dim == problem->head_dim) return &c;
+  }
+  return NULL;
 }
 
-/** Tiles of `size` rows for all of `rows`. */
-static int tiles_of(int rows, int size) {
-  return (rows + size - 1) / size;
+/** The grid of a kernel for `heads` query heads. */
+static dim3 backward_grid(const BackwardPart &part, const Problem *problem, int heads) {
+  const auto blocks = [](int64_t all, int each) { return (unsigned)((all + each - 1) / each); };
+  switch (part.share) {
+    case SHARE_ROWS:
+      return dim3(blocks((int64_t)padded_rows(*problem) * problem->head_dim / 8, part.threads),
+                  heads);
+    case SHARE_QUERIES:
+      return dim3(blocks(problem->q_len, part.tile) * heads);
+    case SHARE_KEYS:
+      return dim3(blocks(problem->kv_len, part.tile) * (heads / group_size(problem)));
+    case SHARE_SUMS:
+      break;
+  }
+  return dim3(blocks(dq_floats(*problem) / 4, part.threads), heads);
 }
 
-/** The grid of row_numbers_kernel for `heads` heads. */
-static dim3 row_numbers_grid(const Problem *problem, int heads) {
-  return dim3(padded_rows(*problem) * (problem->head_dim / 8) / ROWS_THREADS, heads);
+/** Step::describe of a step with these configurations. */
+template <const auto &CONFIGS>
+static void describe_backward(const Problem *problem, int heads, Description *description) {
+  const BackwardConfig *c = find_backward<CONFIGS>(problem);
+  *description = {};
+  description->block_m = c->block_m;
+  description->block_n = c->block_n;
+  description->ceiling = CEILING_MMA;
+  description->compute_capability = 80;
+  description->multiplies_masked_keys = true;
+  for (const BackwardPart &part : c->parts) {
+    description->launches[description->launch_count++] = {
+        part.name, (const void *)part.kernel, backward_grid(part, problem, heads),
+        dim3(part.threads), (size_t)part.shared_bytes};
+  }
 }
 
-/** Lets a kernel use more than 48 KiB of shared memory. */
-template <typename Kernel>
-static cudaError_t allow_shared(Kernel kernel, int bytes) {
-  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-}
-
-/** Step::supports of steps with mma.sync that take D = 64, 128 and 256. */
-static bool supports_backward_mma(const Problem *problem, char *why, size_t why_size) {
+/** Step::supports of a step with these configurations, for D = 64, 128 and 256. */
+template <const auto &CONFIGS>
+static bool supports_backward(const Problem *problem, char *why, size_t why_size) {
   const auto odd = [](const Strides &s) { return (s.batch % 8 | s.head % 8 | s.row % 8) != 0; };
   const char *unaligned = odd(problem->q_strides)   ? "Q"
                           : odd(problem->k_strides) ? "K"
@@ -59,12 +88,23 @@ static bool supports_backward_mma(const Problem *problem, char *why, size_t why_
                                                     : NULL;
   const int major = device_attribute(cudaDevAttrComputeCapabilityMajor);
   const int minor = device_attribute(cudaDevAttrComputeCapabilityMinor);
-  if (problem->head_dim != 64 && problem->head_dim != 128 && problem->head_dim != 256) {
+  const int shared_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  const BackwardConfig *c = find_backward<CONFIGS>(problem);
+  int shared_bytes = 0;
+  if (c != NULL) {
+    for (const BackwardPart &part : c->parts) {
+      if (part.shared_bytes > shared_bytes) shared_bytes = part.shared_bytes;
+    }
+  }
+  if (c == NULL) {
     snprintf(why, why_size, "--head-dim %d: %s takes D = 64, 128 or 256", problem->head_dim,
              step.name);
   } else if (major < 8) {
     snprintf(why, why_size, "this GPU has compute capability %d.%d: %s needs 8.0", major, minor,
              step.name);
+  } else if (shared_bytes > shared_limit) {
+    snprintf(why, why_size, "--head-dim %d: %s needs %d bytes of shared memory, this GPU has %d",
+             problem->head_dim, step.name, shared_bytes, shared_limit);
   } else if (unaligned != NULL) {
     snprintf(why, why_size, "the strides of %s must be multiples of 8 elements in %s", unaligned,
              step.name);
@@ -74,22 +114,10 @@ static bool supports_backward_mma(const Problem *problem, char *why, size_t why_
   return false;
 }
 
-/** Starts the description of a pass on tensor cores. */
-static void describe_backward_mma(Description *description, int block_m, int block_n) {
-  *description = {};
-  description->block_m = block_m;
-  description->block_n = block_n;
-  description->ceiling = CEILING_MMA;
-  description->compute_capability = 80;
-  description->multiplies_masked_keys = true;
-}
-
-/** Adds a launch to a description. */
-template <typename Kernel>
-static void add_launch(Description *description, const char *name, Kernel kernel, dim3 grid,
-                       int threads, int shared_bytes) {
-  description->launches[description->launch_count++] = {name, (const void *)kernel, grid,
-                                                        dim3(threads), (size_t)shared_bytes};
+/** Lets the kernel of a launch use its shared memory: more than 48 KiB need permission. */
+static cudaError_t allow_shared(const KernelLaunch &launch) {
+  return cudaFuncSetAttribute(launch.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              (int)launch.dynamic_shared_bytes);
 }
 
 #endif

@@ -14,6 +14,12 @@
 #include "device/ptx.cuh"
 #include "device/warp.cuh"
 
+/** The query heads of a pass, a multiple of those that share a key/value head. */
+struct PassHeads {
+  int first; /**< counted through the whole batch */
+  int count;
+};
+
 /** Rows of a head in the workspace: it has whole tiles, so that no copy asks where a head ends. */
 __host__ __device__ inline int padded_rows(const Problem &problem) {
   return (problem.q_len + 127) / 128 * 128;
@@ -34,16 +40,22 @@ __host__ __device__ inline RowNumbers row_numbers(const Problem &problem, void *
   return {first, first + rows};
 }
 
+/** Floats of the sums of dQ of one head. They lie as mma has them: for each 16 rows and 8 columns,
+ * the four of each lane. */
+__host__ __device__ inline int64_t dq_floats(const Problem &problem) {
+  return (int64_t)((problem.q_len + 15) / 16 * 16) * problem.head_dim;
+}
+
 constexpr int ROWS_THREADS = 128; /**< of a thread block of row_numbers_kernel */
 
 /** D = sum over d of dO o O, 8 elements a thread; blockIdx.y counts the heads of a pass. */
 template <typename T, int HEAD_DIM>
 __global__ void __launch_bounds__(ROWS_THREADS)
-    row_numbers_kernel(Problem problem, BackwardTensors t, int first_head) {
+    row_numbers_kernel(Problem problem, BackwardTensors t, PassHeads heads) {
   constexpr int LANES = HEAD_DIM / 8;
   const int row = (blockIdx.x * ROWS_THREADS + threadIdx.x) / LANES;
   const int column = threadIdx.x % LANES * 8;
-  const HeadOffsets offset = head_offsets(problem, first_head + blockIdx.y);
+  const HeadOffsets offset = head_offsets(problem, heads.first + blockIdx.y);
   float d = 0, lse = INFINITY;
   if (row < problem.q_len) {
     const int64_t first = offset.o + row * problem.o_strides.row + column;

@@ -1,7 +1,8 @@
 /**
  * @file
- * What step 14b introduces: tiles of a backward pass on tensor cores. Tiles are swizzled as in
- * swizzle_tile.cuh. A warp keeps M x 16 rows of a product and loads operand B ahead of its mma.
+ * Tiles of a backward pass on tensor cores, from step 14b on: their copies, the addresses of operands
+ * in them, and what happens to fragments between two products. Tiles are swizzled as in
+ * swizzle_tile.cuh.
  */
 #ifndef DEVICE_BACKWARD_TILE_CUH
 #define DEVICE_BACKWARD_TILE_CUH
@@ -12,8 +13,6 @@
 #include "device/log2.cuh"
 #include "device/swizzle_tile.cuh"
 #include "device/warp.cuh"
-
-// As in steps/step14b_backward_mma.cu:
 
 /** Starts copying rows first to first + ROWS - 1 of a [rows][HEAD_DIM] matrix to the swizzled tile
  * at the address `tile`. Rows past the end become zero, so that they add nothing to any product. */
@@ -64,59 +63,6 @@ constexpr int AHEAD = M == 1 ? 2 : 1;
 struct Nothing {
   __device__ __forceinline__ void operator()(int) const {}
 };
-
-/** C += A B^T for 16 M rows of A and 8 N rows of B, all of HEAD_DIM columns: `a` and `b` are the
- * addresses of this lane's chunks in them, a_lane() and b_lane(). `beside` is called after the mma
- * of each of HEAD_DIM / 16 * N / 2 steps. */
-template <typename T, int HEAD_DIM, int M, int N, typename Beside = Nothing>
-__device__ __forceinline__ void multiply_rows(float (&c)[M][N][4], uint32_t a, uint32_t b,
-                                              Beside beside = Beside()) {
-  constexpr int PAIRS = N / 2;
-  uint32_t rows[2][M][4];
-  load_ahead<HEAD_DIM / 16 * PAIRS, AHEAD<M>>(
-      [&](uint32_t (&columns)[4], int step) {
-        const int d = step / PAIRS, n = step % PAIRS;
-#pragma unroll
-        for (int i = 0; i < M; i++) {
-          if (n > 0) continue;
-          ldmatrix_x4(rows[d % 2][i],
-                      shared_pointer(more_chunks<HEAD_DIM>(a, 2 * d) + 16 * i * 2 * HEAD_DIM));
-        }
-        ldmatrix_x4(columns,
-                    shared_pointer(more_chunks<HEAD_DIM>(b, 2 * d) + 16 * n * 2 * HEAD_DIM));
-      },
-      [&](const uint32_t (&columns)[4], int step) {
-        const int d = step / PAIRS, n = step % PAIRS * 2;
-#pragma unroll
-        for (int i = 0; i < M; i++) {
-          mma_m16n8k16<T>(c[i][n], rows[d % 2][i], columns[0], columns[1]);
-          mma_m16n8k16<T>(c[i][n + 1], rows[d % 2][i], columns[2], columns[3]);
-        }
-        beside(step);
-      });
-}
-
-/** C += A B for A in registers, 16 M rows and 16 K columns, and 16 K rows of B with HEAD_DIM
- * columns: `b` is the address of this lane's chunk in it, a_lane(). */
-template <typename T, int HEAD_DIM, int M, int K>
-__device__ __forceinline__ void multiply_columns(float (&c)[M][HEAD_DIM / MMA_N][4],
-                                                 const uint32_t (&a)[M][K][4], uint32_t b) {
-  constexpr int PAIRS = HEAD_DIM / 16;
-  load_ahead<K * PAIRS, AHEAD<M>>(
-      [&](uint32_t (&rows)[4], int step) {
-        const int k = step / PAIRS, d = step % PAIRS;
-        ldmatrix_x4_trans(rows,
-                          shared_pointer(more_chunks<HEAD_DIM>(b, 2 * d) + 16 * k * 2 * HEAD_DIM));
-      },
-      [&](const uint32_t (&rows)[4], int step) {
-        const int k = step / PAIRS, d = step % PAIRS * 2;
-#pragma unroll
-        for (int i = 0; i < M; i++) {
-          mma_m16n8k16<T>(c[i][d], a[i][k], rows[0], rows[1]);
-          mma_m16n8k16<T>(c[i][d + 1], a[i][k], rows[2], rows[3]);
-        }
-      });
-}
 
 /** Sets scores that are masked to -inf. Row 0 of S^T is key first_key, column 0 query first_q. */
 template <int M, int N>

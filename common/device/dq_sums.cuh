@@ -5,8 +5,8 @@
 #ifndef DEVICE_DQ_SUMS_CUH
 #define DEVICE_DQ_SUMS_CUH
 
+#include "device/backward_products.cuh"
 #include "device/backward_rows.cuh"
-#include "device/backward_tile.cuh"
 
 // As in steps/step15_one_pass.cu:
 
@@ -67,12 +67,6 @@ __device__ __forceinline__ void add_to_sums(float *sums, const float (&c)[M][N][
   }
 }
 
-/** Floats of the sums of dQ of one head. They lie as mma has them: for each 16 rows and 8 columns,
- * the four of each lane. */
-__host__ __device__ inline int64_t dq_floats(const Problem &problem) {
-  return (int64_t)((problem.q_len + 15) / 16 * 16) * problem.head_dim;
-}
-
 /** The sums of dQ of head `head` of a pass, of `heads`: they lie behind all RowNumbers. */
 __host__ __device__ inline float *dq_sums(const Problem &problem, void *workspace, int heads,
                                           int head) {
@@ -82,13 +76,13 @@ __host__ __device__ inline float *dq_sums(const Problem &problem, void *workspac
 /** dQ = scale * its sums, rounded: a thread for each four of them. */
 template <typename T, int HEAD_DIM>
 __global__ void __launch_bounds__(ROWS_THREADS)
-    convert_dq_kernel(Problem problem, BackwardTensors t, int first_head) {
+    convert_dq_kernel(Problem problem, BackwardTensors t, PassHeads heads) {
   const int64_t i = (int64_t)blockIdx.x * ROWS_THREADS + threadIdx.x;
   if (4 * i >= dq_floats(problem)) return;
-  const float4 sums = ((const float4 *)dq_sums(problem, t.workspace, gridDim.y, blockIdx.y))[i];
+  const float4 sums = ((const float4 *)dq_sums(problem, t.workspace, heads.count, blockIdx.y))[i];
   const int lane = threadIdx.x % WARP_SIZE, fragment = i / WARP_SIZE;
   const int row = fragment / (HEAD_DIM / 8) * 16 + lane / 4;
-  T *const dq = (T *)t.d_q + head_offsets(problem, first_head + blockIdx.y).q +
+  T *const dq = (T *)t.d_q + head_offsets(problem, heads.first + blockIdx.y).q +
                 row * problem.q_strides.row + fragment % (HEAD_DIM / 8) * 8 + lane % 4 * 2;
   using Pair = typename PairOf<T>::type;
   const float scale = problem.scale;
@@ -96,11 +90,6 @@ __global__ void __launch_bounds__(ROWS_THREADS)
   if (row + 8 < problem.q_len) {
     *(Pair *)(dq + 8 * problem.q_strides.row) = from_floats<T>(scale * sums.z, scale * sums.w);
   }
-}
-
-/** The grid of the kernel that converts the sums of dQ of `heads` heads. */
-static inline dim3 dq_grid(const Problem *problem, int heads) {
-  return dim3((unsigned)((dq_floats(*problem) / 4 + ROWS_THREADS - 1) / ROWS_THREADS), heads);
 }
 
 #endif
