@@ -171,24 +171,15 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::KEY_WARPS, HEAD_DIM <= 1
     if (first_key + BLOCK_N > attended_keys(problem, tile.first_q)) {
       mask_transposed(s, problem, first_key + warp_key, tile.first_q);
     }
-    float ds[M][N][4];  // dP^T - D, then dS^T
-#pragma unroll
-    for (int n = 0; n < N; n++) {
-      const float2 lse = *(const float2 *)&numbers[8 * n + lane % 4 * 2];
-      const float2 d = *(const float2 *)&numbers[BLOCK_M + 8 * n + lane % 4 * 2];
-#pragma unroll
-      for (int j = 0; j < 4 * M; j++) {
-        float &p = s[j / 4][n][j % 4];
-        p = exp2_approx(fmaf(p, scale_log2, j % 2 == 0 ? -lse.x : -lse.y));
-        ds[j / 4][n][j % 4] = j % 2 == 0 ? -d.x : -d.y;
-      }
-    }
+    to_probabilities(s, numbers, scale_log2);
     uint32_t a[M][N / 2][4];
     if (BOTH || side == 0) {
       pack_rows<T>(a, s);
       multiply_columns<T, HEAD_DIM>(sums[0], a, q_columns + q_stage + Q_TILE);  // dV += P^T dO
     }
     if (BOTH || side == 1) {
+      float ds[M][N][4];  // dP^T - D, then dS^T
+      start_with_d(ds, numbers + BLOCK_M);
       multiply_rows<T, HEAD_DIM>(ds, k_rows + V_TILE, q_rows + q_stage + Q_TILE);
       multiply_elements(ds, s);
       pack_rows<T>(a, ds);
@@ -227,7 +218,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::QUERY_WARPS, HEAD_DIM <=
   const int q_tiles = (problem.q_len + ROWS - 1) / ROWS;
   const int first_q = (q_tiles - 1 - blockIdx.x % q_tiles) * ROWS;
   const int head = heads.first + blockIdx.x / q_tiles;
-  const HeadOffsets offset = head_offsets(problem, head);
+  HeadOffsets offset = head_offsets(problem, head);
   const int key_end = keys_of_rows(problem, first_q, ROWS);
   const int unmasked_end = attended_keys(problem, first_q);
 
@@ -285,6 +276,9 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::QUERY_WARPS, HEAD_DIM <=
   }
   cp_async_wait<0>();  // Q and dO, if all keys are masked
 
+  uint32_t again = head;
+  keep_in_register(again);
+  offset = head_offsets(problem, again);
   store_gradient(dq, problem.scale, (T *)t.d_q + offset.q, problem.q_strides.row,
                            first_q + warp_q, problem.q_len);
 }

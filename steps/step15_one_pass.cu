@@ -94,13 +94,9 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
   const int side = warp / 4, warp_key = warp % 4 * 16 * M;
   const uint32_t k_rows = a_lane<HEAD_DIM>(smem, warp_key);
   const uint32_t q_rows = b_lane<HEAD_DIM>(q_shared), q_columns = a_lane<HEAD_DIM>(q_shared, 0);
-  // dS^T that this warp writes, and where dQ of its rows and columns comes from and goes to.
-  const uint32_t ds_target = shared_address(ds_shared) + lane % 4 * 4 +
-                             chunk_offset<BLOCK_M>(warp_key + lane / 4, 0);
+  // Of dQ of a tile, the rows and columns of this warp.
   const int dq_row = warp % (BLOCK_M / Tile::DQ_ROWS) * Tile::DQ_ROWS;
   const int dq_column = warp / (BLOCK_M / Tile::DQ_ROWS) * Tile::DQ_COLUMNS;
-  const uint32_t ds_columns = more_chunks<BLOCK_M>(b_lane<BLOCK_M>(ds_shared), dq_row / 8);
-  const uint32_t k_columns = more_chunks<HEAD_DIM>(a_lane<HEAD_DIM>(smem, 0), dq_column / 8);
   const float scale_log2 = problem.scale * LOG2_E;
   // dV and dK, or at D = 256 the one of this warp's side.
   constexpr bool BOTH = Tile::SIDES == 1;
@@ -124,32 +120,30 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
     if (first_key + BLOCK_N > attended_keys(problem, tile.first_q)) {
       mask_transposed(s, problem, first_key + warp_key, tile.first_q);
     }
-    float ds[M][N][4];  // dP^T - D, then dS^T
-#pragma unroll
-    for (int n = 0; n < N; n++) {
-      const float2 lse = *(const float2 *)&numbers[8 * n + lane % 4 * 2];
-      const float2 d = *(const float2 *)&numbers[BLOCK_M + 8 * n + lane % 4 * 2];
-#pragma unroll
-      for (int j = 0; j < 4 * M; j++) {
-        float &p = s[j / 4][n][j % 4];
-        p = exp2_approx(fmaf(p, scale_log2, j % 2 == 0 ? -lse.x : -lse.y));
-        ds[j / 4][n][j % 4] = j % 2 == 0 ? -d.x : -d.y;
-      }
-    }
+    to_probabilities(s, numbers, scale_log2);
     uint32_t a[M][N / 2][4];
     if (BOTH || side == 0) {
       pack_rows<T>(a, s);
       multiply_columns<T, HEAD_DIM>(sums[0], a, q_columns + q_stage + Q_TILE);  // dV += P^T dO
     }
     if (BOTH || side == 1) {
+      float ds[M][N][4];  // dP^T - D, then dS^T
+      start_with_d(ds, numbers + BLOCK_M);
       multiply_rows<T, HEAD_DIM>(ds, k_rows + V_TILE, q_rows + q_stage + Q_TILE);
       multiply_elements(ds, s);
       pack_rows<T>(a, ds);
-      write_rows<T, BLOCK_M>(a, ds_target);
+      const int lane = fresh_lane();
+      write_rows<T, BLOCK_M>(a, shared_address(ds_shared) + lane % 4 * 4 +
+                                    chunk_offset<BLOCK_M>(warp_key + lane / 4, 0));
       multiply_columns<T, HEAD_DIM>(sums[BOTH], a, q_columns + q_stage);  // dK += dS^T Q
     }
     __syncthreads();  // dS^T of all warps is complete
 
+    const int lane = fresh_lane();
+    const uint32_t ds_columns =
+        more_chunks<BLOCK_M>(b_lane<BLOCK_M>(ds_shared, lane), dq_row / 8);
+    const uint32_t k_columns =
+        more_chunks<HEAD_DIM>(a_lane<HEAD_DIM>(smem, 0, lane), dq_column / 8);
     float dq[Tile::DQ_ROWS / 16][Tile::DQ_COLUMNS / 8][4] = {};
     multiply_transposed<T, BLOCK_M, HEAD_DIM, BLOCK_N / 16>(dq, ds_columns, k_columns);  // dS K
     const int row = tile.first_q + dq_row;

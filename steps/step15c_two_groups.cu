@@ -63,14 +63,6 @@ struct Tiles {
       2 * KV_BYTES + 4 * Q_BYTES + 3 * P_BYTES + 2 * NUMBERS_BYTES;
 };
 
-/** The number of this lane, as a value that nvcc does not know. What is computed from it in the loop
- * is computed there, and takes no registers in the rest of the loop. */
-__device__ __forceinline__ int fresh_lane() {
-  uint32_t lane = threadIdx.x % WARP_SIZE;
-  keep_in_register(lane);
-  return lane;
-}
-
 /** C += A B for 16 M rows of A, of A_COLUMNS columns, and for 8 N of the B_COLUMNS columns of B:
  * `a` and `b` are the addresses of this lane's chunks in them, a_lane(). */
 template <typename T, int A_COLUMNS, int B_COLUMNS, int M, int N>
@@ -218,21 +210,14 @@ __global__ void __launch_bounds__(THREADS, 1)
   for (int i = 0; i < tiles.count; i++, tile = tiles.next(tile)) {
     const uint32_t q_stage = i % 2 * 2 * Tile::Q_BYTES;
     const float *const numbers = (const float *)(numbers_shared + i % 2 * Tile::NUMBERS_BYTES) +
-                                 group * BLOCK_M + s_query + lane % 4 * 2;
+                                 group * BLOCK_M + s_query;
     cp_async_wait<0>();  // Q and dO of this tile, at first also K and V
     __syncthreads();     // all threads' copies are visible; all warps are done with the tile before
 
     if (group == 1 && i > 0) add_dq(tiles.previous(tile), i - 1);
 
     float s[M][N][4] = {};  // S^T or dP^T - D
-    if (group == 1) {
-#pragma unroll
-      for (int n = 0; n < N; n++) {
-        const float2 d = *(const float2 *)&numbers[8 * n];
-#pragma unroll
-        for (int j = 0; j < 4 * M; j++) s[j / 4][n][j % 4] = j % 2 == 0 ? -d.x : -d.y;
-      }
-    }
+    if (group == 1) start_with_d(s, numbers);
     auto copies = copies_of(tiles.next(tile), i + 1);
     constexpr int STEPS = HEAD_DIM / 16 * N / 2 / PIECES;  // of the product, for each piece
     multiply_rows<T, HEAD_DIM>(s, s_rows, s_columns + q_stage, [&](int step) {
@@ -247,7 +232,7 @@ __global__ void __launch_bounds__(THREADS, 1)
       const uint32_t p_target = p_lane(0);
 #pragma unroll
       for (int n = 0; n < N; n++) {
-        const float2 lse = *(const float2 *)&numbers[8 * n];
+        const float2 lse = *(const float2 *)&numbers[8 * n + lane % 4 * 2];
 #pragma unroll
         for (int j = 0; j < 2 * M; j++) {
           const float *const pair = &s[j / 2][n][j % 2 * 2];

@@ -19,12 +19,20 @@
 template <int HEAD_DIM, int ROWS, int THREADS, typename T>
 __device__ __forceinline__ void copy_tile_rows(uint32_t tile, const T *matrix, int64_t row_stride,
                                                int first, int rows) {
-  const int row = threadIdx.x / SWIZZLE_CHUNKS<HEAD_DIM>;
-  const int chunk = threadIdx.x % SWIZZLE_CHUNKS<HEAD_DIM>;
-  copy_rows<HEAD_DIM, ROWS, THREADS>(
-      tile + chunk_offset<HEAD_DIM>(row, chunk),
-      first_chunk<HEAD_DIM>(matrix, row_stride) + first * row_stride, row_stride,
-      rows - first - row);
+  uint32_t thread = threadIdx.x;
+  keep_in_register(thread);  // nvcc keeps nothing that follows from it between two calls
+  const int row = thread / SWIZZLE_CHUNKS<HEAD_DIM>, chunk = thread % SWIZZLE_CHUNKS<HEAD_DIM>;
+  copy_rows<HEAD_DIM, ROWS, THREADS>(tile + chunk_offset<HEAD_DIM>(row, chunk),
+                                     matrix + (first + row) * row_stride + chunk * CHUNK,
+                                     row_stride, rows - first - row);
+}
+
+/** The number of this lane, as a value that nvcc does not know. What is computed from it in the loop
+ * is computed there, and takes no registers in the rest of the loop. */
+__device__ __forceinline__ int fresh_lane() {
+  uint32_t lane = threadIdx.x % WARP_SIZE;
+  keep_in_register(lane);
+  return lane;
 }
 
 /** The address of this lane's chunk for operand A of mma, or for a transposed operand B: row `row`
@@ -81,6 +89,32 @@ __device__ __forceinline__ void mask_transposed(float (&s)[M][N][4], const Probl
       if (8 * n < first) s[i / 2][n][i % 2 * 2] = -INFINITY;
       if (8 * n + 1 < first) s[i / 2][n][i % 2 * 2 + 1] = -INFINITY;
     }
+  }
+}
+
+/** Replaces S^T by P^T; `lse` is LSE * log2(e) of the query of column 0. */
+template <int M, int N>
+__device__ __forceinline__ void to_probabilities(float (&s)[M][N][4], const float *lse,
+                                                 float scale_log2) {
+#pragma unroll
+  for (int n = 0; n < N; n++) {
+    const float2 pair = *(const float2 *)&lse[8 * n + threadIdx.x % 4 * 2];
+#pragma unroll
+    for (int j = 0; j < 4 * M; j++) {
+      float &x = s[j / 4][n][j % 4];
+      x = exp2_approx(fmaf(x, scale_log2, j % 2 == 0 ? -pair.x : -pair.y));
+    }
+  }
+}
+
+/** Fragments of dP^T start with -D of their columns, so that the product gives dP^T - D. */
+template <int M, int N>
+__device__ __forceinline__ void start_with_d(float (&dp)[M][N][4], const float *d) {
+#pragma unroll
+  for (int n = 0; n < N; n++) {
+    const float2 pair = *(const float2 *)&d[8 * n + threadIdx.x % 4 * 2];
+#pragma unroll
+    for (int j = 0; j < 4 * M; j++) dp[j / 4][n][j % 4] = j % 2 == 0 ? -pair.x : -pair.y;
   }
 }
 
