@@ -1,0 +1,264 @@
+/**
+ * @file
+ * Step 15b: the same bits every time: thread blocks add to dQ in a fixed order.
+ *
+ * The idea: floating-point addition is not associative, so dQ of step 15 depends on the order in
+ * which blocks add. Here each tile of dQ has a counter, the number of blocks that have added to it.
+ * A block waits until the counter says that it is its turn, adds, and raises the counter.
+ *
+ * What changed since step 15: the last keys of a head come first, and the order of additions is the
+ * same. Under the causal mask the block of key tile k starts at the diagonal: its first tile of
+ * queries is the second one of block k - 1 and the third of block k - 2. So each block finds the
+ * one before it just done, and nobody waits. Without a mask all blocks start at the first queries,
+ * and each waits for one tile at its beginning, but no longer.
+ *
+ * What it costs: the longest blocks of a head come last, so at the end of the grid some SMs have
+ * nothing to do. A turn is passed on by a release, which waits until the additions are done.
+ *
+ * What to look at: the two places where a turn is awaited and passed on. They need no barrier of
+ * their own: the first is before the barrier for dS^T, the second after that of the next tile.
+ */
+#include <math.h>
+
+#include "backward.h"
+#include "device/backward_launch.cuh"
+#include "device/backward_products.cuh"
+#include "device/backward_rows.cuh"
+#include "device/backward_tile.cuh"
+#include "device/dq_sums.cuh"
+#include "device/convert.cuh"
+#include "device/heads.cuh"
+#include "device/log2.cuh"
+#include "device/swizzle_tile.cuh"
+#include "device/warp.cuh"
+
+/** Sizes of the tiles. A block owns BLOCK_N keys and goes through tiles of BLOCK_M queries. */
+template <int HEAD_DIM>
+struct Tiles {
+  static constexpr int SIDES = HEAD_DIM <= 128 ? 1 : 2;  // 2: dV and dK are in different warps
+  static constexpr int WARPS = 4 * SIDES;
+  static constexpr int KEY_FRAGMENTS = HEAD_DIM <= 64 ? 2 : 1;  // of 16 keys, per warp
+  static constexpr int BLOCK_N = 16 * KEY_FRAGMENTS * 4;
+  static constexpr int BLOCK_M = HEAD_DIM == 128 ? 64 : 32;
+
+  // Of dQ of a tile, a warp adds up DQ_ROWS x DQ_COLUMNS elements.
+  static constexpr int DQ_ROWS = HEAD_DIM == 128 ? 32 : 16;
+  static constexpr int DQ_COLUMNS = BLOCK_M / DQ_ROWS * HEAD_DIM / WARPS;
+
+  static constexpr int ROW_BYTES = 2 * HEAD_DIM;
+  static constexpr int NUMBERS_BYTES = 2 * 4 * BLOCK_M;  // LSE and D of a tile of queries
+  static constexpr int DS_BYTES = 2 * BLOCK_N * BLOCK_M;
+  static constexpr int SHARED_BYTES =
+      (2 * BLOCK_N + 4 * BLOCK_M) * ROW_BYTES + DS_BYTES + 2 * NUMBERS_BYTES;
+};
+
+// [turns]
+/** The counters of a pass: how many thread blocks have started, then for each head how many have
+ * added to each tile of dQ. They lie behind the sums. */
+struct Turns {
+  static constexpr int MOST_BLOCK_M = 32;
+  uint32_t *counters;
+  int tiles;  // counters of each head
+
+  __host__ __device__ Turns(const Problem &problem, void *workspace, int heads)
+      : counters((uint32_t *)dq_sums(problem, workspace, heads, heads)),
+        tiles(padded_rows(problem) / MOST_BLOCK_M) {}
+  /** Of the tile `first_q / block_m` of head `head` of the pass. */
+  __device__ __forceinline__ uint32_t *of(int head, int tile) const {
+    return counters + 1 + (int64_t)head * tiles + tile;
+  }
+};
+
+/** The blocks that add to a tile of dQ before that of key tile `key_tile`: those of later keys. */
+template <int BLOCK_M, int BLOCK_N>
+__device__ __forceinline__ uint32_t turn_of(const Problem &problem, int first_q, int key_tile) {
+  return (keys_of_rows(problem, first_q, BLOCK_M) - 1) / BLOCK_N - key_tile;
+}
+// [turns]
+
+/** dK, dV and sums of dQ: one thread block for BLOCK_N keys of one key/value head. */
+template <typename T, int HEAD_DIM>
+__global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ? 2 : 1)
+    backward_kernel(Problem problem, BackwardTensors t, PassHeads heads) {
+  using Tile = Tiles<HEAD_DIM>;
+  constexpr int THREADS = 32 * Tile::WARPS, BLOCK_M = Tile::BLOCK_M, BLOCK_N = Tile::BLOCK_N;
+  constexpr int M = Tile::KEY_FRAGMENTS, N = BLOCK_M / MMA_N;
+  constexpr int V_TILE = BLOCK_N * Tile::ROW_BYTES, Q_TILE = BLOCK_M * Tile::ROW_BYTES;
+
+  extern __shared__ __align__(128) unsigned char smem[];
+  // K, V, then stage by stage Q and dO, then dS^T, then stage by stage LSE and D.
+  unsigned char *const q_shared = smem + 2 * V_TILE;
+  unsigned char *const ds_shared = q_shared + 4 * Q_TILE;
+  unsigned char *const numbers_shared = ds_shared + Tile::DS_BYTES;
+
+  // Blocks are numbered as they start, so that a block waits only for blocks that have started.
+  const Turns turns(problem, t.workspace, heads.count);
+  __shared__ uint32_t number_shared;
+  if (threadIdx.x == 0) number_shared = atomicAdd(turns.counters, 1);
+  __syncthreads();  // the number is visible
+  const int number = number_shared;
+  const int key_tiles = (problem.kv_len + BLOCK_N - 1) / BLOCK_N;
+  const int key_tile = key_tiles - 1 - number % key_tiles, first_key = key_tile * BLOCK_N;
+  const int group = problem.q_heads / problem.kv_heads;
+  const int group_head = heads.first + number / key_tiles * group;  // the first of the group
+  HeadOffsets kv = head_offsets(problem, group_head);
+
+  const QueryTiles<BLOCK_M> tiles(problem, first_key);
+  QueryTile tile = {group_head, tiles.first_q};
+
+  const auto copy_queries = [&](QueryTile next, int stage) {
+    const HeadOffsets from = head_offsets(problem, next.head);
+    const uint32_t target = shared_address(q_shared) + stage * 2 * Q_TILE;
+    copy_tile_rows<HEAD_DIM, BLOCK_M, THREADS>(target, (const T *)t.q + from.q, problem.q_strides.row,
+                                         next.first_q, problem.q_len);
+    copy_tile_rows<HEAD_DIM, BLOCK_M, THREADS>(target + Q_TILE, (const T *)t.d_o + from.o,
+                                         problem.o_strides.row, next.first_q, problem.q_len);
+    copy_row_numbers<BLOCK_M>(numbers_shared + stage * Tile::NUMBERS_BYTES,
+                              row_numbers(problem, t.workspace, next.head - heads.first), next.first_q);
+    cp_async_commit();
+  };
+
+  const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
+  const int side = warp / 4, warp_key = warp % 4 * 16 * M;
+  const uint32_t k_rows = a_lane<HEAD_DIM>(smem, warp_key);
+  const uint32_t q_rows = b_lane<HEAD_DIM>(q_shared), q_columns = a_lane<HEAD_DIM>(q_shared, 0);
+  // Of dQ of a tile, the rows and columns of this warp.
+  const int dq_row = warp % (BLOCK_M / Tile::DQ_ROWS) * Tile::DQ_ROWS;
+  const int dq_column = warp / (BLOCK_M / Tile::DQ_ROWS) * Tile::DQ_COLUMNS;
+  const float scale_log2 = problem.scale * LOG2_E;
+  // dV and dK, or at D = 256 the one of this warp's side.
+  constexpr bool BOTH = Tile::SIDES == 1;
+  float sums[BOTH ? 2 : 1][M][HEAD_DIM / MMA_N][4] = {};
+
+  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem), (const T *)t.k + kv.k,
+                                       problem.k_strides.row, first_key, problem.kv_len);
+  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem) + V_TILE, (const T *)t.v + kv.v,
+                                       problem.v_strides.row, first_key, problem.kv_len);
+  if (tiles.count > 0) copy_queries(tile, 0);
+
+  // After a barrier: all threads have added to dQ of the tile `of`.
+  const auto pass_turn = [&](QueryTile of) {
+    store_release(turns.of(of.head - heads.first, of.first_q / BLOCK_M),
+                  turn_of<BLOCK_M, BLOCK_N>(problem, of.first_q, key_tile) + 1);
+  };
+  for (int i = 0; i < tiles.count; i++, tile = tiles.next(tile)) {
+    const uint32_t q_stage = i % 2 * 2 * Q_TILE;
+    const float *const numbers = (const float *)(numbers_shared + i % 2 * Tile::NUMBERS_BYTES);
+    cp_async_wait<0>();  // Q and dO of this tile, at first also K and V: nothing else is in flight
+    __syncthreads();     // all threads' copies are visible; all warps are done with the tile before
+    if (i > 0 && threadIdx.x == 0) pass_turn(tiles.previous(tile));
+
+    float s[M][N][4] = {};  // S^T, then P^T
+    multiply_rows<T, HEAD_DIM>(s, k_rows, q_rows + q_stage);
+    if (i + 1 < tiles.count) copy_queries(tiles.next(tile), 1 - i % 2);
+    if (first_key + BLOCK_N > attended_keys(problem, tile.first_q)) {
+      mask_transposed(s, problem, first_key + warp_key, tile.first_q);
+    }
+    to_probabilities(s, numbers, scale_log2);
+    uint32_t a[M][N / 2][4];
+    if (BOTH || side == 0) {
+      pack_rows<T>(a, s);
+      multiply_columns<T, HEAD_DIM>(sums[0], a, q_columns + q_stage + Q_TILE);  // dV += P^T dO
+    }
+    if (BOTH || side == 1) {
+      float ds[M][N][4];  // dP^T - D, then dS^T
+      start_with_d(ds, numbers + BLOCK_M);
+      multiply_rows<T, HEAD_DIM>(ds, k_rows + V_TILE, q_rows + q_stage + Q_TILE);
+      multiply_elements(ds, s);
+      pack_rows<T>(a, ds);
+      const int lane = fresh_lane();
+      write_rows<T, BLOCK_M>(a, shared_address(ds_shared) + lane % 4 * 4 +
+                                    chunk_offset<BLOCK_M>(warp_key + lane / 4, 0));
+      multiply_columns<T, HEAD_DIM>(sums[BOTH], a, q_columns + q_stage);  // dK += dS^T Q
+    }
+    if (threadIdx.x == 0) {
+      const uint32_t turn = turn_of<BLOCK_M, BLOCK_N>(problem, tile.first_q, key_tile);
+      while (load_acquire(turns.of(tile.head - heads.first, tile.first_q / BLOCK_M)) != turn) {
+      }
+    }
+    __syncthreads();  // dS^T of all warps is complete, and it is this block's turn to add
+
+    const int lane = fresh_lane();
+    const uint32_t ds_columns =
+        more_chunks<BLOCK_M>(b_lane<BLOCK_M>(ds_shared, lane), dq_row / 8);
+    const uint32_t k_columns =
+        more_chunks<HEAD_DIM>(a_lane<HEAD_DIM>(smem, 0, lane), dq_column / 8);
+    float dq[Tile::DQ_ROWS / 16][Tile::DQ_COLUMNS / 8][4] = {};
+    multiply_transposed<T, BLOCK_M, HEAD_DIM, BLOCK_N / 16>(dq, ds_columns, k_columns);  // dS K
+    const int row = tile.first_q + dq_row;
+    float *const dq_head = dq_sums(problem, t.workspace, heads.count, tile.head - heads.first);
+    add_to_sums<HEAD_DIM / 8>(dq_head + row * HEAD_DIM + dq_column * 16 + lane * 4, dq,
+                              problem.q_len - row);
+  }
+  cp_async_wait<0>();  // K and V, if no query attends to these keys
+  __syncthreads();     // all threads have added to dQ of the last tile
+  if (tiles.count > 0 && threadIdx.x == 0) pass_turn(tiles.previous(tile));
+
+  // The offsets are computed again, so that they take no registers in the loop.
+  uint32_t again = group_head;
+  keep_in_register(again);
+  kv = head_offsets(problem, again);
+  if (BOTH || side == 0) {
+    store_gradient(sums[0], 1.0f, (T *)t.d_v + kv.v, problem.v_strides.row,
+                             first_key + warp_key, problem.kv_len);
+  }
+  if (BOTH || side == 1) {
+    store_gradient(sums[BOTH], problem.scale, (T *)t.d_k + kv.k,
+                             problem.k_strides.row, first_key + warp_key, problem.kv_len);
+  }
+}
+
+template <typename T, int HEAD_DIM, typename Tile = Tiles<HEAD_DIM>>
+constexpr BackwardConfig CONFIG = {
+    DTYPE_OF<T>,
+    HEAD_DIM,
+    Tile::BLOCK_M,
+    Tile::BLOCK_N,
+    {{"row_numbers", row_numbers_kernel<T, HEAD_DIM>, SHARE_ROWS, 0, ROWS_THREADS, 0},
+     {"backward", backward_kernel<T, HEAD_DIM>, SHARE_KEYS, Tile::BLOCK_N, 32 * Tile::WARPS,
+      Tile::SHARED_BYTES},
+     {"convert_dq", convert_dq_kernel<T, HEAD_DIM>, SHARE_SUMS, 0, ROWS_THREADS, 0}}};
+
+static constexpr BackwardConfig CONFIGS[] = {
+    CONFIG<__half, 64>,        CONFIG<__half, 128>,        CONFIG<__half, 256>,
+    CONFIG<__nv_bfloat16, 64>, CONFIG<__nv_bfloat16, 128>, CONFIG<__nv_bfloat16, 256>};
+
+static cudaError_t backward(const Problem *problem, const BackwardTensors *t, int heads,
+                            cudaStream_t stream) {
+  const int all = problem->batch * problem->q_heads;
+  for (int first = 0; first < all; first += heads) {
+    const PassHeads pass = {first, min(heads, all - first)};  // the last may have fewer
+    Description d;
+    describe_backward<CONFIGS>(problem, pass.count, &d);
+    float *const sums = dq_sums(*problem, t->workspace, pass.count, 0);
+    const Turns turns(*problem, t->workspace, pass.count);
+    const char *const end = (const char *)(turns.counters + 1 + (int64_t)turns.tiles * pass.count);
+    if (const cudaError_t error = cudaMemsetAsync(sums, 0, end - (char *)sums, stream)) {
+      return error;
+    }
+    for (int i = 0; i < d.launch_count; i++) {
+      const KernelLaunch &l = d.launches[i];
+      if (const cudaError_t error = allow_shared(l)) return error;
+      const auto kernel = (BackwardKernel)l.kernel;
+      kernel<<<l.grid, l.block, l.dynamic_shared_bytes, stream>>>(*problem, *t, pass);
+    }
+  }
+  return cudaGetLastError();
+}
+
+static size_t workspace_bytes(const Problem *problem) {
+  const int counters = 4 + padded_rows(*problem) / Turns::MOST_BLOCK_M;
+  return sizeof(float) * (2 * padded_rows(*problem) + dq_floats(*problem) + counters);
+}
+
+const Step step = {
+    .name = "step15b",
+    .after = "step15",
+    .title = "One pass, the same bits every time",
+    .idea = "A counter for each tile of dQ says whose turn it is to add.",
+    .head_dims = "D = 64, 128 or 256",
+    .supports = supports_backward<CONFIGS>,
+    .workspace_bytes = workspace_bytes,
+    .describe = describe_backward<CONFIGS>,
+    .backward = backward,
+};
