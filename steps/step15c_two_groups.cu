@@ -63,6 +63,11 @@ struct Tiles {
       2 * KV_BYTES + 4 * Q_BYTES + 3 * P_BYTES + 2 * NUMBERS_BYTES;
 };
 
+/** P^T is multiplied by 2^P_SHIFT before it is rounded. In fp16, small probabilities would lose bits,
+ * which the factor dP - D could make visible in dS. */
+template <typename T>
+constexpr int P_SHIFT = DTYPE_OF<T> == DTYPE_FP16 ? 11 : 0;
+
 /** C += A B for 16 M rows of A, of A_COLUMNS columns, and for 8 N of the B_COLUMNS columns of B:
  * `a` and `b` are the addresses of this lane's chunks in them, a_lane(). */
 template <typename T, int A_COLUMNS, int B_COLUMNS, int M, int N>
@@ -232,7 +237,8 @@ __global__ void __launch_bounds__(THREADS, 1)
       const uint32_t p_target = p_lane(0);
 #pragma unroll
       for (int n = 0; n < N; n++) {
-        const float2 lse = *(const float2 *)&numbers[8 * n + lane % 4 * 2];
+        float2 lse = *(const float2 *)&numbers[8 * n + lane % 4 * 2];
+        lse = make_float2(lse.x - P_SHIFT<T>, lse.y - P_SHIFT<T>);
 #pragma unroll
         for (int j = 0; j < 2 * M; j++) {
           const float *const pair = &s[j / 2][n][j % 2 * 2];
@@ -245,6 +251,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
     __syncthreads();  // P^T is complete
     if (group == 1) {
+      constexpr float unshift = 1.0f / (1 << P_SHIFT<T>);
       const uint32_t ds_target = p_lane(i % 2 * Tile::P_BYTES);
       const uint32_t p_source =
           more_chunks<BLOCK_M>(a_lane<BLOCK_M>(p_shared, s_key, fresh_lane()), s_query / 8);
@@ -261,7 +268,7 @@ __global__ void __launch_bounds__(THREADS, 1)
               const float2 probs = to_float2(*(const Pair *)&p[c]);
               *(uint32_t *)shared_pointer(more_chunks<BLOCK_M>(ds_target, n + c / 2) +
                                           (16 * m + c % 2 * 8) * 2 * BLOCK_M) =
-                  pack<T>(pair[0] * probs.x, pair[1] * probs.y);
+                  pack<T>(pair[0] * unshift * probs.x, pair[1] * unshift * probs.y);
             }
           });
       named_barrier_sync<GROUP_THREADS>(1);  // dS^T is complete for this group
@@ -281,7 +288,7 @@ __global__ void __launch_bounds__(THREADS, 1)
   keep_in_register(again);
   kv = head_offsets(problem, again);
   T *const target = group == 0 ? (T *)t.d_v + kv.v : (T *)t.d_k + kv.k;
-  store_gradient(sums, group == 0 ? 1.0f : problem.scale, target + sum_column,
+  store_gradient(sums, group == 0 ? 1.0f / (1 << P_SHIFT<T>) : problem.scale, target + sum_column,
                            group == 0 ? problem.v_strides.row : problem.k_strides.row,
                            first_key + sum_key, problem.kv_len);
 }
