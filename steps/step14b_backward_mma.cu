@@ -124,23 +124,15 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::KEY_WARPS, HEAD_DIM <= 1
 
   // Under the causal mask the first keys of a head have the most queries: they come first.
   const int key_tiles = (problem.kv_len + BLOCK_N - 1) / BLOCK_N;
-  const int first_key = blockIdx.x % key_tiles * BLOCK_N;
   const int group = problem.q_heads / problem.kv_heads;
-  const int group_head = heads.first + blockIdx.x / key_tiles * group;  // the first of the group
-  HeadOffsets kv = head_offsets(problem, group_head);
-
-  const QueryTiles<BLOCK_M> tiles(problem, first_key);
-  QueryTile tile = {group_head, tiles.first_q};
-
-  const auto copy_queries = [&](QueryTile next, int stage) {
-    const HeadOffsets from = head_offsets(problem, next.head);
-    const uint32_t target = shared_address(q_shared) + stage * 2 * Q_TILE;
-    copy_tile_rows<HEAD_DIM, BLOCK_M, THREADS>(target, (const T *)t.q + from.q, problem.q_strides.row,
-                                         next.first_q, problem.q_len);
-    copy_tile_rows<HEAD_DIM, BLOCK_M, THREADS>(target + Q_TILE, (const T *)t.d_o + from.o,
-                                         problem.o_strides.row, next.first_q, problem.q_len);
-    copy_row_numbers<BLOCK_M>(numbers_shared + stage * Tile::NUMBERS_BYTES,
-                              row_numbers(problem, t.workspace, next.head - heads.first), next.first_q);
+  const KeyBlock block = {(int)blockIdx.x % key_tiles * BLOCK_N,
+                          heads.first + (int)blockIdx.x / key_tiles * group};
+  const QueryTiles<BLOCK_M> tiles(problem, block.first_key);
+  QueryTile tile = {block.first_head, tiles.first_q};
+  const auto start_copies = [&](QueryTile next, int stage) {
+    copy_queries<T, HEAD_DIM, BLOCK_M, THREADS>(
+        shared_address(q_shared) + stage * 2 * Q_TILE,
+        numbers_shared + stage * Tile::NUMBERS_BYTES, problem, t, heads, next);
     cp_async_commit();
   };
 
@@ -153,11 +145,8 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::KEY_WARPS, HEAD_DIM <= 1
   constexpr bool BOTH = Tile::SIDES == 1;
   float sums[BOTH ? 2 : 1][M][HEAD_DIM / MMA_N][4] = {};
 
-  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem), (const T *)t.k + kv.k,
-                                       problem.k_strides.row, first_key, problem.kv_len);
-  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem) + V_TILE, (const T *)t.v + kv.v,
-                                       problem.v_strides.row, first_key, problem.kv_len);
-  if (tiles.count > 0) copy_queries(tile, 0);
+  copy_keys<T, HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem), problem, t, block);
+  if (tiles.count > 0) start_copies(tile, 0);
 
   for (int i = 0; i < tiles.count; i++, tile = tiles.next(tile)) {
     const uint32_t q_stage = i % 2 * 2 * Q_TILE;
@@ -167,9 +156,9 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::KEY_WARPS, HEAD_DIM <= 1
 
     float s[M][N][4] = {};  // S^T, then P^T
     multiply_rows<T, HEAD_DIM>(s, k_rows, q_rows + q_stage);
-    if (i + 1 < tiles.count) copy_queries(tiles.next(tile), 1 - i % 2);
-    if (first_key + BLOCK_N > attended_keys(problem, tile.first_q)) {
-      mask_transposed(s, problem, first_key + warp_key, tile.first_q);
+    if (i + 1 < tiles.count) start_copies(tiles.next(tile), 1 - i % 2);
+    if (block.first_key + BLOCK_N > attended_keys(problem, tile.first_q)) {
+      mask_transposed(s, problem, block.first_key + warp_key, tile.first_q);
     }
     to_probabilities(s, numbers, scale_log2);
     uint32_t a[M][N / 2][4];
@@ -188,17 +177,13 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::KEY_WARPS, HEAD_DIM <= 1
   }
   cp_async_wait<0>();  // K and V, if no query attends to these keys
 
-  // The offsets are computed again, so that they take no registers in the loop.
-  uint32_t again = group_head;
-  keep_in_register(again);
-  kv = head_offsets(problem, again);
   if (BOTH || side == 0) {
-    store_gradient(sums[0], 1.0f, (T *)t.d_v + kv.v, problem.v_strides.row,
-                             first_key + warp_key, problem.kv_len);
+    store_keys(sums[0], 1.0f, (T *)t.d_v, problem.v_strides, problem, block,
+               block.first_key + warp_key);
   }
   if (BOTH || side == 1) {
-    store_gradient(sums[BOTH], problem.scale, (T *)t.d_k + kv.k,
-                             problem.k_strides.row, first_key + warp_key, problem.kv_len);
+    store_keys(sums[BOTH], problem.scale, (T *)t.d_k, problem.k_strides, problem, block,
+               block.first_key + warp_key);
   }
 }
 
@@ -222,7 +207,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::QUERY_WARPS, HEAD_DIM <=
   const int key_end = keys_of_rows(problem, first_q, ROWS);
   const int unmasked_end = attended_keys(problem, first_q);
 
-  const auto copy_keys = [&](int key, int stage) {
+  const auto start_copies = [&](int key, int stage) {
     const uint32_t target = shared_address(k_shared) + stage * 2 * K_TILE;
     copy_tile_rows<HEAD_DIM, KEYS, THREADS>(target, (const T *)t.k + offset.k, problem.k_strides.row, key,
                                       problem.kv_len);
@@ -248,7 +233,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::QUERY_WARPS, HEAD_DIM <=
                                     problem.q_strides.row, first_q, problem.q_len);
   copy_tile_rows<HEAD_DIM, ROWS, THREADS>(shared_address(smem) + D_O_TILE, (const T *)t.d_o + offset.o,
                                     problem.o_strides.row, first_q, problem.q_len);
-  copy_keys(0, 0);
+  start_copies(0, 0);
 
   for (int key = 0; key < key_end; key += KEYS) {
     const int stage = key / KEYS % 2;
@@ -258,7 +243,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::QUERY_WARPS, HEAD_DIM <=
 
     float s[M][N][4] = {}, ds[M][N][4];  // S, then P; dP - D, then dS
     multiply_rows<T, HEAD_DIM>(s, q_rows, k_rows + k_stage);
-    if (key + KEYS < key_end) copy_keys(key + KEYS, 1 - stage);
+    if (key + KEYS < key_end) start_copies(key + KEYS, 1 - stage);
     if (key + KEYS > unmasked_end) {
       apply_mask(s, problem, problem.mask == MASK_CAUSAL, first_q + warp_q, key);
     }

@@ -53,6 +53,84 @@ struct Tiles {
       (2 * BLOCK_N + 4 * BLOCK_M) * ROW_BYTES + DS_BYTES + 2 * NUMBERS_BYTES;
 };
 
+// [add_dq]
+/** Writes 16 M rows of a tile of COLUMNS columns, from row `first` on: `a` as for operand A. */
+template <int COLUMNS, int M>
+__device__ __forceinline__ void write_rows(const uint32_t (&a)[M][COLUMNS / 16][4],
+                                           const unsigned char *tile, int first) {
+  const int lane = fresh_lane();
+  const uint32_t target =
+      shared_address(tile) + chunk_offset<COLUMNS>(first + lane / 4, 0) + lane % 4 * 4;
+#pragma unroll
+  for (int j = 0; j < 4 * M * COLUMNS / 16; j++) {
+    const int i = j / 4 / (COLUMNS / 16), k = j / 4 % (COLUMNS / 16), c = j % 4;
+    const uint32_t chunk = more_chunks<COLUMNS>(target, 2 * k + c / 2);
+    *(uint32_t *)shared_pointer(chunk + (16 * i + c % 2 * 8) * 2 * COLUMNS) = a[i][k][c];
+  }
+}
+
+/** C += A^T B for 16 K rows of A, with A_COLUMNS columns of which 16 M count, and of B, with
+ * B_COLUMNS columns of which 8 N count: `a` is the address of this lane's chunk of A, b_lane(), and
+ * `b` that of B, a_lane(). */
+template <typename T, int A_COLUMNS, int B_COLUMNS, int K, int M, int N>
+__device__ __forceinline__ void multiply_transposed(float (&c)[M][N][4], uint32_t a, uint32_t b) {
+  constexpr int PAIRS = N / 2;
+  uint32_t columns[2][M][4];
+  load_ahead<K * PAIRS, AHEAD<M>>(
+      [&](uint32_t (&rows)[4], int step) {
+        const int k = step / PAIRS, n = step % PAIRS;
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+          if (n > 0) continue;
+          ldmatrix_x4_trans(columns[k % 2][i], shared_pointer(more_chunks<A_COLUMNS>(a, 2 * i) +
+                                                              16 * k * 2 * A_COLUMNS));
+        }
+        ldmatrix_x4_trans(
+            rows, shared_pointer(more_chunks<B_COLUMNS>(b, 2 * n) + 16 * k * 2 * B_COLUMNS));
+      },
+      [&](const uint32_t (&rows)[4], int step) {
+        const int k = step / PAIRS, n = step % PAIRS * 2;
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+          mma_m16n8k16<T>(c[i][n], columns[k % 2][i], rows[0], rows[1]);
+          mma_m16n8k16<T>(c[i][n + 1], columns[k % 2][i], rows[2], rows[3]);
+        }
+      });
+}
+
+/** Adds fragments of 16 rows and 8 columns to sums that lie fragment by fragment. `sums` are those
+ * of this lane in the first one; from one 16 rows to the next there are ROW_FRAGMENTS. */
+template <int ROW_FRAGMENTS, int M, int N>
+__device__ __forceinline__ void add_to_sums(float *sums, const float (&c)[M][N][4], int rows) {
+#pragma unroll
+  for (int i = 0; i < M; i++) {
+    if (16 * i >= rows) return;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+      reduce_add_4(sums + (i * ROW_FRAGMENTS + n) * 4 * WARP_SIZE, c[i][n][0], c[i][n][1],
+                   c[i][n][2], c[i][n][3]);
+    }
+  }
+}
+
+/** Adds what the keys of a block give to dQ of the tile `of`, for the rows and columns of warp
+ * `warp`: dS K, with dS^T and K in shared memory. */
+template <typename T, int HEAD_DIM, int BLOCK_M, int BLOCK_N, int ROWS, int COLUMNS>
+__device__ __forceinline__ void add_dq(const unsigned char *ds_tile, const unsigned char *k_tile,
+                                       int warp, const Problem &problem, const BackwardTensors &t,
+                                       PassHeads heads, QueryTile of) {
+  const int first_row = warp % (BLOCK_M / ROWS) * ROWS, row = of.first_q + first_row;
+  const int column = warp / (BLOCK_M / ROWS) * COLUMNS, lane = fresh_lane();
+  const uint32_t a = more_chunks<BLOCK_M>(b_lane<BLOCK_M>(ds_tile, lane), first_row / CHUNK);
+  const uint32_t b = more_chunks<HEAD_DIM>(a_lane<HEAD_DIM>(k_tile, 0, lane), column / CHUNK);
+  float dq[ROWS / MMA_M][COLUMNS / MMA_N][4] = {};
+  multiply_transposed<T, BLOCK_M, HEAD_DIM, BLOCK_N / 16>(dq, a, b);
+  float *const sums = dq_sums(problem, t.workspace, heads.count, of.head - heads.first);
+  add_to_sums<HEAD_DIM / 8>(sums + row * HEAD_DIM + column * 16 + lane * 4, dq,
+                            problem.q_len - row);
+}
+// [add_dq]
+
 /** dK, dV and sums of dQ: one thread block for BLOCK_N keys of one key/value head. */
 template <typename T, int HEAD_DIM>
 __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ? 2 : 1)
@@ -70,43 +148,29 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
 
   // Under the causal mask the first keys of a head have the most queries: they come first.
   const int key_tiles = (problem.kv_len + BLOCK_N - 1) / BLOCK_N;
-  const int first_key = blockIdx.x % key_tiles * BLOCK_N;
   const int group = problem.q_heads / problem.kv_heads;
-  const int group_head = heads.first + blockIdx.x / key_tiles * group;  // the first of the group
-  HeadOffsets kv = head_offsets(problem, group_head);
-
-  const QueryTiles<BLOCK_M> tiles(problem, first_key);
-  QueryTile tile = {group_head, tiles.first_q};
-
-  const auto copy_queries = [&](QueryTile next, int stage) {
-    const HeadOffsets from = head_offsets(problem, next.head);
-    const uint32_t target = shared_address(q_shared) + stage * 2 * Q_TILE;
-    copy_tile_rows<HEAD_DIM, BLOCK_M, THREADS>(target, (const T *)t.q + from.q, problem.q_strides.row,
-                                         next.first_q, problem.q_len);
-    copy_tile_rows<HEAD_DIM, BLOCK_M, THREADS>(target + Q_TILE, (const T *)t.d_o + from.o,
-                                         problem.o_strides.row, next.first_q, problem.q_len);
-    copy_row_numbers<BLOCK_M>(numbers_shared + stage * Tile::NUMBERS_BYTES,
-                              row_numbers(problem, t.workspace, next.head - heads.first), next.first_q);
+  const KeyBlock block = {(int)blockIdx.x % key_tiles * BLOCK_N,
+                          heads.first + (int)blockIdx.x / key_tiles * group};
+  const QueryTiles<BLOCK_M> tiles(problem, block.first_key);
+  QueryTile tile = {block.first_head, tiles.first_q};
+  const auto start_copies = [&](QueryTile next, int stage) {
+    copy_queries<T, HEAD_DIM, BLOCK_M, THREADS>(
+        shared_address(q_shared) + stage * 2 * Q_TILE,
+        numbers_shared + stage * Tile::NUMBERS_BYTES, problem, t, heads, next);
     cp_async_commit();
   };
 
-  const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
+  const int warp = threadIdx.x / WARP_SIZE;
   const int side = warp / 4, warp_key = warp % 4 * 16 * M;
   const uint32_t k_rows = a_lane<HEAD_DIM>(smem, warp_key);
   const uint32_t q_rows = b_lane<HEAD_DIM>(q_shared), q_columns = a_lane<HEAD_DIM>(q_shared, 0);
-  // Of dQ of a tile, the rows and columns of this warp.
-  const int dq_row = warp % (BLOCK_M / Tile::DQ_ROWS) * Tile::DQ_ROWS;
-  const int dq_column = warp / (BLOCK_M / Tile::DQ_ROWS) * Tile::DQ_COLUMNS;
   const float scale_log2 = problem.scale * LOG2_E;
   // dV and dK, or at D = 256 the one of this warp's side.
   constexpr bool BOTH = Tile::SIDES == 1;
   float sums[BOTH ? 2 : 1][M][HEAD_DIM / MMA_N][4] = {};
 
-  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem), (const T *)t.k + kv.k,
-                                       problem.k_strides.row, first_key, problem.kv_len);
-  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem) + V_TILE, (const T *)t.v + kv.v,
-                                       problem.v_strides.row, first_key, problem.kv_len);
-  if (tiles.count > 0) copy_queries(tile, 0);
+  copy_keys<T, HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem), problem, t, block);
+  if (tiles.count > 0) start_copies(tile, 0);
 
   for (int i = 0; i < tiles.count; i++, tile = tiles.next(tile)) {
     const uint32_t q_stage = i % 2 * 2 * Q_TILE;
@@ -116,9 +180,9 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
 
     float s[M][N][4] = {};  // S^T, then P^T
     multiply_rows<T, HEAD_DIM>(s, k_rows, q_rows + q_stage);
-    if (i + 1 < tiles.count) copy_queries(tiles.next(tile), 1 - i % 2);
-    if (first_key + BLOCK_N > attended_keys(problem, tile.first_q)) {
-      mask_transposed(s, problem, first_key + warp_key, tile.first_q);
+    if (i + 1 < tiles.count) start_copies(tiles.next(tile), 1 - i % 2);
+    if (block.first_key + BLOCK_N > attended_keys(problem, tile.first_q)) {
+      mask_transposed(s, problem, block.first_key + warp_key, tile.first_q);
     }
     to_probabilities(s, numbers, scale_log2);
     uint32_t a[M][N / 2][4];
@@ -132,38 +196,23 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
       multiply_rows<T, HEAD_DIM>(ds, k_rows + V_TILE, q_rows + q_stage + Q_TILE);
       multiply_elements(ds, s);
       pack_rows<T>(a, ds);
-      const int lane = fresh_lane();
-      write_rows<T, BLOCK_M>(a, shared_address(ds_shared) + lane % 4 * 4 +
-                                    chunk_offset<BLOCK_M>(warp_key + lane / 4, 0));
+      write_rows<BLOCK_M>(a, ds_shared, warp_key);
       multiply_columns<T, HEAD_DIM>(sums[BOTH], a, q_columns + q_stage);  // dK += dS^T Q
     }
     __syncthreads();  // dS^T of all warps is complete
 
-    const int lane = fresh_lane();
-    const uint32_t ds_columns =
-        more_chunks<BLOCK_M>(b_lane<BLOCK_M>(ds_shared, lane), dq_row / 8);
-    const uint32_t k_columns =
-        more_chunks<HEAD_DIM>(a_lane<HEAD_DIM>(smem, 0, lane), dq_column / 8);
-    float dq[Tile::DQ_ROWS / 16][Tile::DQ_COLUMNS / 8][4] = {};
-    multiply_transposed<T, BLOCK_M, HEAD_DIM, BLOCK_N / 16>(dq, ds_columns, k_columns);  // dS K
-    const int row = tile.first_q + dq_row;
-    float *const dq_head = dq_sums(problem, t.workspace, heads.count, tile.head - heads.first);
-    add_to_sums<HEAD_DIM / 8>(dq_head + row * HEAD_DIM + dq_column * 16 + lane * 4, dq,
-                              problem.q_len - row);
+    add_dq<T, HEAD_DIM, BLOCK_M, BLOCK_N, Tile::DQ_ROWS, Tile::DQ_COLUMNS>(
+        ds_shared, smem, warp, problem, t, heads, tile);
   }
   cp_async_wait<0>();  // K and V, if no query attends to these keys
 
-  // The offsets are computed again, so that they take no registers in the loop.
-  uint32_t again = group_head;
-  keep_in_register(again);
-  kv = head_offsets(problem, again);
   if (BOTH || side == 0) {
-    store_gradient(sums[0], 1.0f, (T *)t.d_v + kv.v, problem.v_strides.row,
-                             first_key + warp_key, problem.kv_len);
+    store_keys(sums[0], 1.0f, (T *)t.d_v, problem.v_strides, problem, block,
+               block.first_key + warp_key);
   }
   if (BOTH || side == 1) {
-    store_gradient(sums[BOTH], problem.scale, (T *)t.d_k + kv.k,
-                             problem.k_strides.row, first_key + warp_key, problem.kv_len);
+    store_keys(sums[BOTH], problem.scale, (T *)t.d_k, problem.k_strides, problem, block,
+               block.first_key + warp_key);
   }
 }
 

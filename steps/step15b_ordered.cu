@@ -21,6 +21,7 @@
 #include <math.h>
 
 #include "backward.h"
+#include "device/add_dq.cuh"
 #include "device/backward_launch.cuh"
 #include "device/backward_products.cuh"
 #include "device/backward_rows.cuh"
@@ -98,43 +99,29 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
   __syncthreads();  // the number is visible
   const int number = number_shared;
   const int key_tiles = (problem.kv_len + BLOCK_N - 1) / BLOCK_N;
-  const int key_tile = key_tiles - 1 - number % key_tiles, first_key = key_tile * BLOCK_N;
+  const int key_tile = key_tiles - 1 - number % key_tiles;
   const int group = problem.q_heads / problem.kv_heads;
-  const int group_head = heads.first + number / key_tiles * group;  // the first of the group
-  HeadOffsets kv = head_offsets(problem, group_head);
-
-  const QueryTiles<BLOCK_M> tiles(problem, first_key);
-  QueryTile tile = {group_head, tiles.first_q};
-
-  const auto copy_queries = [&](QueryTile next, int stage) {
-    const HeadOffsets from = head_offsets(problem, next.head);
-    const uint32_t target = shared_address(q_shared) + stage * 2 * Q_TILE;
-    copy_tile_rows<HEAD_DIM, BLOCK_M, THREADS>(target, (const T *)t.q + from.q, problem.q_strides.row,
-                                         next.first_q, problem.q_len);
-    copy_tile_rows<HEAD_DIM, BLOCK_M, THREADS>(target + Q_TILE, (const T *)t.d_o + from.o,
-                                         problem.o_strides.row, next.first_q, problem.q_len);
-    copy_row_numbers<BLOCK_M>(numbers_shared + stage * Tile::NUMBERS_BYTES,
-                              row_numbers(problem, t.workspace, next.head - heads.first), next.first_q);
+  const KeyBlock block = {key_tile * BLOCK_N, heads.first + number / key_tiles * group};
+  const QueryTiles<BLOCK_M> tiles(problem, block.first_key);
+  QueryTile tile = {block.first_head, tiles.first_q};
+  const auto start_copies = [&](QueryTile next, int stage) {
+    copy_queries<T, HEAD_DIM, BLOCK_M, THREADS>(
+        shared_address(q_shared) + stage * 2 * Q_TILE,
+        numbers_shared + stage * Tile::NUMBERS_BYTES, problem, t, heads, next);
     cp_async_commit();
   };
 
-  const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
+  const int warp = threadIdx.x / WARP_SIZE;
   const int side = warp / 4, warp_key = warp % 4 * 16 * M;
   const uint32_t k_rows = a_lane<HEAD_DIM>(smem, warp_key);
   const uint32_t q_rows = b_lane<HEAD_DIM>(q_shared), q_columns = a_lane<HEAD_DIM>(q_shared, 0);
-  // Of dQ of a tile, the rows and columns of this warp.
-  const int dq_row = warp % (BLOCK_M / Tile::DQ_ROWS) * Tile::DQ_ROWS;
-  const int dq_column = warp / (BLOCK_M / Tile::DQ_ROWS) * Tile::DQ_COLUMNS;
   const float scale_log2 = problem.scale * LOG2_E;
   // dV and dK, or at D = 256 the one of this warp's side.
   constexpr bool BOTH = Tile::SIDES == 1;
   float sums[BOTH ? 2 : 1][M][HEAD_DIM / MMA_N][4] = {};
 
-  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem), (const T *)t.k + kv.k,
-                                       problem.k_strides.row, first_key, problem.kv_len);
-  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem) + V_TILE, (const T *)t.v + kv.v,
-                                       problem.v_strides.row, first_key, problem.kv_len);
-  if (tiles.count > 0) copy_queries(tile, 0);
+  copy_keys<T, HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem), problem, t, block);
+  if (tiles.count > 0) start_copies(tile, 0);
 
   // After a barrier: all threads have added to dQ of the tile `of`.
   const auto pass_turn = [&](QueryTile of) {
@@ -150,9 +137,9 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
 
     float s[M][N][4] = {};  // S^T, then P^T
     multiply_rows<T, HEAD_DIM>(s, k_rows, q_rows + q_stage);
-    if (i + 1 < tiles.count) copy_queries(tiles.next(tile), 1 - i % 2);
-    if (first_key + BLOCK_N > attended_keys(problem, tile.first_q)) {
-      mask_transposed(s, problem, first_key + warp_key, tile.first_q);
+    if (i + 1 < tiles.count) start_copies(tiles.next(tile), 1 - i % 2);
+    if (block.first_key + BLOCK_N > attended_keys(problem, tile.first_q)) {
+      mask_transposed(s, problem, block.first_key + warp_key, tile.first_q);
     }
     to_probabilities(s, numbers, scale_log2);
     uint32_t a[M][N / 2][4];
@@ -166,9 +153,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
       multiply_rows<T, HEAD_DIM>(ds, k_rows + V_TILE, q_rows + q_stage + Q_TILE);
       multiply_elements(ds, s);
       pack_rows<T>(a, ds);
-      const int lane = fresh_lane();
-      write_rows<T, BLOCK_M>(a, shared_address(ds_shared) + lane % 4 * 4 +
-                                    chunk_offset<BLOCK_M>(warp_key + lane / 4, 0));
+      write_rows<BLOCK_M>(a, ds_shared, warp_key);
       multiply_columns<T, HEAD_DIM>(sums[BOTH], a, q_columns + q_stage);  // dK += dS^T Q
     }
     if (threadIdx.x == 0) {
@@ -178,33 +163,20 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
     }
     __syncthreads();  // dS^T of all warps is complete, and it is this block's turn to add
 
-    const int lane = fresh_lane();
-    const uint32_t ds_columns =
-        more_chunks<BLOCK_M>(b_lane<BLOCK_M>(ds_shared, lane), dq_row / 8);
-    const uint32_t k_columns =
-        more_chunks<HEAD_DIM>(a_lane<HEAD_DIM>(smem, 0, lane), dq_column / 8);
-    float dq[Tile::DQ_ROWS / 16][Tile::DQ_COLUMNS / 8][4] = {};
-    multiply_transposed<T, BLOCK_M, HEAD_DIM, BLOCK_N / 16>(dq, ds_columns, k_columns);  // dS K
-    const int row = tile.first_q + dq_row;
-    float *const dq_head = dq_sums(problem, t.workspace, heads.count, tile.head - heads.first);
-    add_to_sums<HEAD_DIM / 8>(dq_head + row * HEAD_DIM + dq_column * 16 + lane * 4, dq,
-                              problem.q_len - row);
+    add_dq<T, HEAD_DIM, BLOCK_M, BLOCK_N, Tile::DQ_ROWS, Tile::DQ_COLUMNS>(
+        ds_shared, smem, warp, problem, t, heads, tile);
   }
   cp_async_wait<0>();  // K and V, if no query attends to these keys
   __syncthreads();     // all threads have added to dQ of the last tile
   if (tiles.count > 0 && threadIdx.x == 0) pass_turn(tiles.previous(tile));
 
-  // The offsets are computed again, so that they take no registers in the loop.
-  uint32_t again = group_head;
-  keep_in_register(again);
-  kv = head_offsets(problem, again);
   if (BOTH || side == 0) {
-    store_gradient(sums[0], 1.0f, (T *)t.d_v + kv.v, problem.v_strides.row,
-                             first_key + warp_key, problem.kv_len);
+    store_keys(sums[0], 1.0f, (T *)t.d_v, problem.v_strides, problem, block,
+               block.first_key + warp_key);
   }
   if (BOTH || side == 1) {
-    store_gradient(sums[BOTH], problem.scale, (T *)t.d_k + kv.k,
-                             problem.k_strides.row, first_key + warp_key, problem.kv_len);
+    store_keys(sums[BOTH], problem.scale, (T *)t.d_k, problem.k_strides, problem, block,
+               block.first_key + warp_key);
   }
 }
 

@@ -26,6 +26,7 @@
 #include <math.h>
 
 #include "backward.h"
+#include "device/add_dq.cuh"
 #include "device/backward_launch.cuh"
 #include "device/backward_products.cuh"
 #include "device/backward_rows.cuh"
@@ -68,34 +69,6 @@ struct Tiles {
 template <typename T>
 constexpr int P_SHIFT = DTYPE_OF<T> == DTYPE_FP16 ? 11 : 0;
 
-/** C += A B for 16 M rows of A, of A_COLUMNS columns, and for 8 N of the B_COLUMNS columns of B:
- * `a` and `b` are the addresses of this lane's chunks in them, a_lane(). */
-template <typename T, int A_COLUMNS, int B_COLUMNS, int M, int N>
-__device__ __forceinline__ void multiply_shared(float (&c)[M][N][4], uint32_t a, uint32_t b) {
-  constexpr int PAIRS = N / 2;
-  uint32_t rows[2][M][4];
-  load_ahead<A_COLUMNS / 16 * PAIRS, AHEAD<M>>(
-      [&](uint32_t (&columns)[4], int step) {
-        const int k = step / PAIRS, n = step % PAIRS;
-#pragma unroll
-        for (int i = 0; i < M; i++) {
-          if (n > 0) continue;
-          ldmatrix_x4(rows[k % 2][i],
-                      shared_pointer(more_chunks<A_COLUMNS>(a, 2 * k) + 16 * i * 2 * A_COLUMNS));
-        }
-        ldmatrix_x4_trans(
-            columns, shared_pointer(more_chunks<B_COLUMNS>(b, 2 * n) + 16 * k * 2 * B_COLUMNS));
-      },
-      [&](const uint32_t (&columns)[4], int step) {
-        const int k = step / PAIRS, n = step % PAIRS * 2;
-#pragma unroll
-        for (int i = 0; i < M; i++) {
-          mma_m16n8k16<T>(c[i][n], rows[k % 2][i], columns[0], columns[1]);
-          mma_m16n8k16<T>(c[i][n + 1], rows[k % 2][i], columns[2], columns[3]);
-        }
-      });
-}
-
 /** The copies of one tile of Q and dO, a piece at a time: each thread copies one chunk of it. */
 template <typename T, int HEAD_DIM>
 struct QueryCopies {
@@ -104,8 +77,24 @@ struct QueryCopies {
   static constexpr int PIECES = Tiles<HEAD_DIM>::BLOCK_M / ROW_STEP * ROW_PIECES;  // of Q, of dO
   uint32_t target;
   const T *q, *d_o;
-  int rows;  // from that of the first chunk on; if there is no tile, 0
+  int rows;  // from that of the first chunk on; 0 if there is no such tile
 
+  __device__ __forceinline__ QueryCopies(uint32_t tile, unsigned char *numbers,
+                                         const Problem &problem, const BackwardTensors &t,
+                                         PassHeads heads, QueryTile of, bool exists) {
+    if (exists) {
+      copy_row_numbers<Tiles<HEAD_DIM>::BLOCK_M>(
+          numbers, row_numbers(problem, t.workspace, of.head - heads.first), of.first_q);
+    }
+    uint32_t thread = threadIdx.x;
+    keep_in_register(thread);  // nvcc keeps nothing that follows from it from tile to tile
+    const int row = thread / SWIZZLE_CHUNKS<HEAD_DIM>, chunk = thread % SWIZZLE_CHUNKS<HEAD_DIM>;
+    const HeadOffsets from = head_offsets(problem, of.head);
+    target = tile + chunk_offset<HEAD_DIM>(row, chunk);
+    q = (const T *)t.q + from.q + (of.first_q + row) * problem.q_strides.row + chunk * CHUNK;
+    d_o = (const T *)t.d_o + from.o + (of.first_q + row) * problem.o_strides.row + chunk * CHUNK;
+    rows = exists ? problem.q_len - of.first_q - row : 0;
+  }
   /** Starts the copy of a piece, 0 to 2 PIECES - 1. */
   __device__ __forceinline__ void start(const Problem &problem, int piece) {
     const int row = piece % PIECES / ROW_PIECES * ROW_STEP, column = piece % ROW_PIECES * 64;
@@ -118,12 +107,63 @@ struct QueryCopies {
   }
 };
 
+/** Where this lane has the first fragment of a warp in a tile of P^T or dS^T. */
+template <int BLOCK_M>
+__device__ __forceinline__ uint32_t fragment_lane(const unsigned char *tile, int key, int query) {
+  const int lane = fresh_lane();
+  return shared_address(tile) + chunk_offset<BLOCK_M>(key + lane / 4, query / CHUNK) + lane % 4 * 4;
+}
+
+/** Writes P^T of this warp, computed from S^T; `lse` is LSE * log2(e) from its first query on. */
+template <typename T, int BLOCK_M, int M, int N>
+__device__ __forceinline__ void write_p(const unsigned char *tile, const float (&s)[M][N][4],
+                                        const float *lse, float scale_log2, int key, int query) {
+  const uint32_t target = fragment_lane<BLOCK_M>(tile, key, query);
+#pragma unroll
+  for (int n = 0; n < N; n++) {
+    const float2 pair = *(const float2 *)&lse[8 * n + threadIdx.x % 4 * 2];
+    const float left = pair.x - P_SHIFT<T>, right = pair.y - P_SHIFT<T>;
+#pragma unroll
+    for (int j = 0; j < 2 * M; j++) {
+      const float *const x = &s[j / 2][n][j % 2 * 2];
+      *(uint32_t *)shared_pointer(more_chunks<BLOCK_M>(target, n) + 8 * j * 2 * BLOCK_M) =
+          pack<T>(exp2_approx(fmaf(x[0], scale_log2, -left)),
+                  exp2_approx(fmaf(x[1], scale_log2, -right)));
+    }
+  }
+}
+
+/** Writes dS^T of this warp: P^T, which ldmatrix loads as fragments, times `dp`, dP^T - D. */
+template <typename T, int BLOCK_M, int M, int N>
+__device__ __forceinline__ void write_ds(const unsigned char *tile, const float (&dp)[M][N][4],
+                                         const unsigned char *p_tile, int key, int query) {
+  constexpr float FACTOR = 1.0f / (1 << P_SHIFT<T>);
+  const uint32_t target = fragment_lane<BLOCK_M>(tile, key, query);
+  const uint32_t source =
+      more_chunks<BLOCK_M>(a_lane<BLOCK_M>(p_tile, key, fresh_lane()), query / CHUNK);
+  load_ahead<M * N / 2, 1>(
+      [&](uint32_t (&p)[4], int step) {
+        const int i = step / (N / 2), n = step % (N / 2) * 2;
+        ldmatrix_x4(p, shared_pointer(more_chunks<BLOCK_M>(source, n) + 16 * i * 2 * BLOCK_M));
+      },
+      [&](const uint32_t (&p)[4], int step) {
+        const int i = step / (N / 2), n = step % (N / 2) * 2;
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+          const float *const x = &dp[i][n + c / 2][c % 2 * 2];
+          const float2 pair = to_float2(*(const typename PairOf<T>::type *)&p[c]);
+          *(uint32_t *)shared_pointer(more_chunks<BLOCK_M>(target, n + c / 2) +
+                                      (16 * i + c % 2 * 8) * 2 * BLOCK_M) =
+              pack<T>(x[0] * FACTOR * pair.x, x[1] * FACTOR * pair.y);
+        }
+      });
+}
+
 /** dK, dV and sums of dQ: one thread block for BLOCK_N keys of one key/value head. */
 template <typename T, int HEAD_DIM>
 __global__ void __launch_bounds__(THREADS, 1)
     backward_kernel(Problem problem, BackwardTensors t, PassHeads heads) {
   using Tile = Tiles<HEAD_DIM>;
-  using Pair = typename PairOf<T>::type;
   constexpr int BLOCK_M = Tile::BLOCK_M, BLOCK_N = Tile::BLOCK_N;
   constexpr int M = Tile::S_KEYS / MMA_M, N = Tile::S_QUERIES / MMA_N;
 
@@ -135,44 +175,25 @@ __global__ void __launch_bounds__(THREADS, 1)
 
   // Under the causal mask the first keys of a head have the most queries: they come first.
   const int key_tiles = (problem.kv_len + BLOCK_N - 1) / BLOCK_N;
-  const int first_key = blockIdx.x % key_tiles * BLOCK_N;
-  const int heads_of_keys = problem.q_heads / problem.kv_heads;
-  const int group_head = heads.first + blockIdx.x / key_tiles * heads_of_keys;  // the first of them
-  HeadOffsets kv = head_offsets(problem, group_head);
-  const QueryTiles<BLOCK_M> tiles(problem, first_key);
-  QueryTile tile = {group_head, tiles.first_q};
-
-  const auto copies_of = [&](QueryTile next, int i) {  // tile i
-    if (i < tiles.count) {
-      copy_row_numbers<BLOCK_M>(numbers_shared + i % 2 * Tile::NUMBERS_BYTES,
-                                row_numbers(problem, t.workspace, next.head - heads.first),
-                                next.first_q);
-    }
-    uint32_t thread = threadIdx.x;
-    keep_in_register(thread);
-    const int row = thread / SWIZZLE_CHUNKS<HEAD_DIM>, chunk = thread % SWIZZLE_CHUNKS<HEAD_DIM>;
-    const HeadOffsets from = head_offsets(problem, next.head);
-    return QueryCopies<T, HEAD_DIM>{
-        shared_address(q_shared) + i % 2 * 2 * Tile::Q_BYTES + chunk_offset<HEAD_DIM>(row, chunk),
-        (const T *)t.q + from.q + (next.first_q + row) * problem.q_strides.row + chunk * CHUNK,
-        (const T *)t.d_o + from.o + (next.first_q + row) * problem.o_strides.row + chunk * CHUNK,
-        i < tiles.count ? problem.q_len - next.first_q - row : 0};
+  const int sharing = problem.q_heads / problem.kv_heads;
+  const KeyBlock block = {(int)blockIdx.x % key_tiles * BLOCK_N,
+                          heads.first + (int)blockIdx.x / key_tiles * sharing};
+  const QueryTiles<BLOCK_M> tiles(problem, block.first_key);
+  QueryTile tile = {block.first_head, tiles.first_q};
+  // The copies of tile i.
+  const auto copies_of = [&](QueryTile next, int i) {
+    return QueryCopies<T, HEAD_DIM>(shared_address(q_shared) + i % 2 * 2 * Tile::Q_BYTES,
+                                    numbers_shared + i % 2 * Tile::NUMBERS_BYTES, problem, t, heads,
+                                    next, i < tiles.count);
   };
 
-  const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE % 4;
-  const int group = threadIdx.x / GROUP_THREADS;
+  const int group = threadIdx.x / GROUP_THREADS, warp = threadIdx.x / WARP_SIZE % 4;
   // S^T or dP^T.
   const int s_key = warp % (BLOCK_N / Tile::S_KEYS) * Tile::S_KEYS;
   const int s_query = warp / (BLOCK_N / Tile::S_KEYS) * Tile::S_QUERIES;
   const uint32_t s_rows = a_lane<HEAD_DIM>(smem + group * Tile::KV_BYTES, s_key);
   const uint32_t s_columns =
       b_lane<HEAD_DIM>(q_shared + group * Tile::Q_BYTES) + s_query * Tile::ROW_BYTES;
-  // Where this lane writes P^T or dS^T.
-  const auto p_lane = [&](int stage) {
-    const int lane = fresh_lane();
-    return shared_address(p_shared + group * Tile::P_BYTES) + stage + lane % 4 * 4 +
-           chunk_offset<BLOCK_M>(s_key + lane / 4, s_query / 8);
-  };
   const int ds_stage = group * Tile::P_BYTES;  // P^T has one stage
   // dV or dK.
   const int sum_key = warp % (BLOCK_N / Tile::SUM_KEYS) * Tile::SUM_KEYS;
@@ -182,29 +203,13 @@ __global__ void __launch_bounds__(THREADS, 1)
       a_lane<HEAD_DIM>(q_shared + (1 - group) * Tile::Q_BYTES, 0), sum_column / 8);
   float sums[Tile::SUM_KEYS / MMA_M][Tile::SUM_COLUMNS / MMA_N][4] = {};
 
-  // dQ of tile i: `of`.
   const int dq_warp = Tile::DQ_GROUPS == 1 ? warp : threadIdx.x / WARP_SIZE;
-  const int dq_row = dq_warp % (BLOCK_M / Tile::DQ_ROWS) * Tile::DQ_ROWS;
-  const int dq_column = dq_warp / (BLOCK_M / Tile::DQ_ROWS) * Tile::DQ_COLUMNS;
-  const auto add_dq = [&](QueryTile of, int i) {
-    const int lane = fresh_lane();
-    const uint32_t dq_rows =
-        more_chunks<BLOCK_M>(b_lane<BLOCK_M>(ds_shared, lane), dq_row / 8) + i % 2 * Tile::P_BYTES;
-    const uint32_t dq_columns =
-        more_chunks<HEAD_DIM>(a_lane<HEAD_DIM>(smem, 0, lane), dq_column / 8);
-    float dq[Tile::DQ_ROWS / MMA_M][Tile::DQ_COLUMNS / MMA_N][4] = {};
-    multiply_transposed<T, BLOCK_M, HEAD_DIM, BLOCK_N / 16>(dq, dq_rows, dq_columns);
-    const int row = of.first_q + dq_row;
-    float *const dq_head = dq_sums(problem, t.workspace, heads.count, of.head - heads.first);
-    add_to_sums<HEAD_DIM / 8>(dq_head + row * HEAD_DIM + dq_column * 16 + lane * 4, dq,
-                              problem.q_len - row);
+  const auto add_dq_of = [&](QueryTile of, int i) {  // tile i
+    add_dq<T, HEAD_DIM, BLOCK_M, BLOCK_N, Tile::DQ_ROWS, Tile::DQ_COLUMNS>(
+        ds_shared + i % 2 * Tile::P_BYTES, smem, dq_warp, problem, t, heads, of);
   };
 
-  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem), (const T *)t.k + kv.k,
-                                             problem.k_strides.row, first_key, problem.kv_len);
-  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem) + Tile::KV_BYTES,
-                                             (const T *)t.v + kv.v, problem.v_strides.row,
-                                             first_key, problem.kv_len);
+  copy_keys<T, HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem), problem, t, block);
   constexpr int PIECES = 2 * QueryCopies<T, HEAD_DIM>::PIECES;
   auto first_copies = copies_of(tile, 0);
 #pragma unroll
@@ -219,7 +224,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     cp_async_wait<0>();  // Q and dO of this tile, at first also K and V
     __syncthreads();     // all threads' copies are visible; all warps are done with the tile before
 
-    if (group == 1 && i > 0) add_dq(tiles.previous(tile), i - 1);
+    if (group == 1 && i > 0) add_dq_of(tiles.previous(tile), i - 1);
 
     float s[M][N][4] = {};  // S^T or dP^T - D
     if (group == 1) start_with_d(s, numbers);
@@ -231,66 +236,30 @@ __global__ void __launch_bounds__(THREADS, 1)
     cp_async_commit();
 
     if (group == 0) {
-      if (first_key + BLOCK_N > attended_keys(problem, tile.first_q)) {
-        mask_transposed(s, problem, first_key + s_key, tile.first_q + s_query);
+      if (block.first_key + BLOCK_N > attended_keys(problem, tile.first_q)) {
+        mask_transposed(s, problem, block.first_key + s_key, tile.first_q + s_query);
       }
-      const uint32_t p_target = p_lane(0);
-#pragma unroll
-      for (int n = 0; n < N; n++) {
-        float2 lse = *(const float2 *)&numbers[8 * n + lane % 4 * 2];
-        lse = make_float2(lse.x - P_SHIFT<T>, lse.y - P_SHIFT<T>);
-#pragma unroll
-        for (int j = 0; j < 2 * M; j++) {
-          const float *const pair = &s[j / 2][n][j % 2 * 2];
-          const float left = exp2_approx(fmaf(pair[0], scale_log2, -lse.x));
-          const float right = exp2_approx(fmaf(pair[1], scale_log2, -lse.y));
-          *(uint32_t *)shared_pointer(more_chunks<BLOCK_M>(p_target, n) + 8 * j * 2 * BLOCK_M) =
-              pack<T>(left, right);
-        }
-      }
+      write_p<T, BLOCK_M>(p_shared, s, numbers, scale_log2, s_key, s_query);
     }
     __syncthreads();  // P^T is complete
     if (group == 1) {
-      constexpr float unshift = 1.0f / (1 << P_SHIFT<T>);
-      const uint32_t ds_target = p_lane(i % 2 * Tile::P_BYTES);
-      const uint32_t p_source =
-          more_chunks<BLOCK_M>(a_lane<BLOCK_M>(p_shared, s_key, fresh_lane()), s_query / 8);
-      load_ahead<M * N / 2, 1>(
-          [&](uint32_t (&p)[4], int j) {
-            ldmatrix_x4(p, shared_pointer(more_chunks<BLOCK_M>(p_source, j % (N / 2) * 2) +
-                                          j / (N / 2) * 16 * 2 * BLOCK_M));
-          },
-          [&](const uint32_t (&p)[4], int j) {
-            const int m = j / (N / 2), n = j % (N / 2) * 2;
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-              const float *const pair = &s[m][n + c / 2][c % 2 * 2];
-              const float2 probs = to_float2(*(const Pair *)&p[c]);
-              *(uint32_t *)shared_pointer(more_chunks<BLOCK_M>(ds_target, n + c / 2) +
-                                          (16 * m + c % 2 * 8) * 2 * BLOCK_M) =
-                  pack<T>(pair[0] * unshift * probs.x, pair[1] * unshift * probs.y);
-            }
-          });
+      write_ds<T, BLOCK_M>(ds_shared + i % 2 * Tile::P_BYTES, s, p_shared, s_key, s_query);
       named_barrier_sync<GROUP_THREADS>(1);  // dS^T is complete for this group
     }
     // dV += P^T dO or dK += dS^T Q.
     multiply_shared<T, BLOCK_M, HEAD_DIM>(sums, sum_rows + i % 2 * ds_stage, sum_columns + q_stage);
-    if (Tile::DQ_GROUPS == 2 && group == 0 && i > 0) add_dq(tiles.previous(tile), i - 1);
+    if (Tile::DQ_GROUPS == 2 && group == 0 && i > 0) add_dq_of(tiles.previous(tile), i - 1);
   }
   cp_async_wait<0>();  // K and V, if no query attends to these keys
   __syncthreads();     // dS^T of the last tile is complete
   if (tiles.count > 0 && group >= 2 - Tile::DQ_GROUPS) {
-    add_dq(tiles.previous(tile), tiles.count - 1);
+    add_dq_of(tiles.previous(tile), tiles.count - 1);
   }
 
-  // The offsets are computed again, so that they take no registers in the loop.
-  uint32_t again = group_head;
-  keep_in_register(again);
-  kv = head_offsets(problem, again);
-  T *const target = group == 0 ? (T *)t.d_v + kv.v : (T *)t.d_k + kv.k;
-  store_gradient(sums, group == 0 ? 1.0f / (1 << P_SHIFT<T>) : problem.scale, target + sum_column,
-                           group == 0 ? problem.v_strides.row : problem.k_strides.row,
-                           first_key + sum_key, problem.kv_len);
+  const Strides &strides = group == 0 ? problem.v_strides : problem.k_strides;
+  store_keys(sums, group == 0 ? 1.0f / (1 << P_SHIFT<T>) : problem.scale,
+             (T *)(group == 0 ? t.d_v : t.d_k) + sum_column, strides, problem, block,
+             block.first_key + sum_key);
 }
 
 template <typename T, int HEAD_DIM, typename Tile = Tiles<HEAD_DIM>>

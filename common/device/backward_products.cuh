@@ -62,4 +62,34 @@ __device__ __forceinline__ void multiply_columns(float (&c)[M][HEAD_DIM / MMA_N]
       });
 }
 
+// In the same way, with both operands in shared memory:
+
+/** C += A B for 16 M rows of A, of A_COLUMNS columns, and for 8 N of the B_COLUMNS columns of B:
+ * `a` and `b` are the addresses of this lane's chunks in them, a_lane(). */
+template <typename T, int A_COLUMNS, int B_COLUMNS, int M, int N>
+__device__ __forceinline__ void multiply_shared(float (&c)[M][N][4], uint32_t a, uint32_t b) {
+  constexpr int PAIRS = N / 2;
+  uint32_t rows[2][M][4];
+  load_ahead<A_COLUMNS / 16 * PAIRS, AHEAD<M>>(
+      [&](uint32_t (&columns)[4], int step) {
+        const int k = step / PAIRS, n = step % PAIRS;
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+          if (n > 0) continue;
+          ldmatrix_x4(rows[k % 2][i],
+                      shared_pointer(more_chunks<A_COLUMNS>(a, 2 * k) + 16 * i * 2 * A_COLUMNS));
+        }
+        ldmatrix_x4_trans(
+            columns, shared_pointer(more_chunks<B_COLUMNS>(b, 2 * n) + 16 * k * 2 * B_COLUMNS));
+      },
+      [&](const uint32_t (&columns)[4], int step) {
+        const int k = step / PAIRS, n = step % PAIRS * 2;
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+          mma_m16n8k16<T>(c[i][n], rows[k % 2][i], columns[0], columns[1]);
+          mma_m16n8k16<T>(c[i][n + 1], rows[k % 2][i], columns[2], columns[3]);
+        }
+      });
+}
+
 #endif

@@ -8,6 +8,7 @@
 #define DEVICE_BACKWARD_TILE_CUH
 
 #include "backward.h"
+#include "device/backward_rows.cuh"
 #include "device/convert.cuh"
 #include "device/heads.cuh"
 #include "device/log2.cuh"
@@ -25,6 +26,39 @@ __device__ __forceinline__ void copy_tile_rows(uint32_t tile, const T *matrix, i
   copy_rows<HEAD_DIM, ROWS, THREADS>(tile + chunk_offset<HEAD_DIM>(row, chunk),
                                      matrix + (first + row) * row_stride + chunk * CHUNK,
                                      row_stride, rows - first - row);
+}
+
+/** The work of a thread block that owns keys: the first of them, and the first of the query heads
+ * that read them, counted through the whole batch. */
+struct KeyBlock {
+  int first_key, first_head;
+};
+
+/** Starts copying K and V of a block: V lies behind K, in a tile of BLOCK_N rows each. */
+template <typename T, int HEAD_DIM, int BLOCK_N, int THREADS>
+__device__ __forceinline__ void copy_keys(uint32_t tile, const Problem &problem,
+                                          const BackwardTensors &t, KeyBlock block) {
+  const HeadOffsets from = head_offsets(problem, block.first_head);
+  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(tile, (const T *)t.k + from.k, problem.k_strides.row,
+                                             block.first_key, problem.kv_len);
+  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(tile + BLOCK_N * 2 * HEAD_DIM,
+                                             (const T *)t.v + from.v, problem.v_strides.row,
+                                             block.first_key, problem.kv_len);
+}
+
+/** Starts copying a tile of queries: Q, dO behind it, and their RowNumbers. */
+template <typename T, int HEAD_DIM, int BLOCK_M, int THREADS>
+__device__ __forceinline__ void copy_queries(uint32_t tile, unsigned char *numbers,
+                                             const Problem &problem, const BackwardTensors &t,
+                                             PassHeads heads, QueryTile of) {
+  const HeadOffsets from = head_offsets(problem, of.head);
+  copy_tile_rows<HEAD_DIM, BLOCK_M, THREADS>(tile, (const T *)t.q + from.q, problem.q_strides.row,
+                                             of.first_q, problem.q_len);
+  copy_tile_rows<HEAD_DIM, BLOCK_M, THREADS>(tile + BLOCK_M * 2 * HEAD_DIM,
+                                             (const T *)t.d_o + from.o, problem.o_strides.row,
+                                             of.first_q, problem.q_len);
+  copy_row_numbers<BLOCK_M>(numbers, row_numbers(problem, t.workspace, of.head - heads.first),
+                            of.first_q);
 }
 
 /** The number of this lane, as a value that nvcc does not know. What is computed from it in the loop
@@ -156,6 +190,19 @@ __device__ __forceinline__ void store_gradient(const float (&c)[M][N][4],
           pack<T>(pair[0] * factor, pair[1] * factor);
     }
   }
+}
+
+/** The same for rows of dK or dV of a block, from key `key` on: `gradient` is the whole tensor. */
+template <int M, int N, typename T>
+__device__ __forceinline__ void store_keys(const float (&c)[M][N][4], float factor, T *gradient,
+                                           const Strides &strides, const Problem &problem,
+                                           KeyBlock block, int key) {
+  uint32_t head = block.first_head;
+  keep_in_register(head);  // nvcc does not compute what follows before a loop, to keep it until then
+  const int64_t batch = head / problem.q_heads;
+  const int64_t kv_head = head % problem.q_heads / (problem.q_heads / problem.kv_heads);
+  store_gradient(c, factor, gradient + batch * strides.batch + kv_head * strides.head, strides.row,
+                 key, problem.kv_len);
 }
 
 #endif

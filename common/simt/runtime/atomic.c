@@ -156,7 +156,10 @@ static void end_atomic(const void *address, SimtAccess access, bool writes, bool
     while (                                                                                        \
         !atomic_compare_exchange_weak(target, &old, simt_apply_##bits(operation, old, operand))) { \
     }                                                                                              \
-    end_atomic(address, access, true, simt_apply_##bits(operation, old, operand) != old, order);   \
+    /* Nobody polls by adding a float, so adding 0 is progress, too. */                            \
+    const bool changes = operation == SIMT_ATOMIC_ADD_FLOAT ||                                     \
+                         simt_apply_##bits(operation, old, operand) != old;                        \
+    end_atomic(address, access, true, changes, order);                                             \
     return old;                                                                                    \
   }                                                                                                \
   Unsigned simt_compare_and_swap_##bits(void *address, Unsigned expected, Unsigned desired) {      \
