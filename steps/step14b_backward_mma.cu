@@ -64,8 +64,8 @@ __device__ __forceinline__ void multiply_rows(float (&c)[M][N][4], uint32_t a, u
   constexpr int PAIRS = N / 2;
   uint32_t rows[2][M][4];
   load_ahead<HEAD_DIM / 16 * PAIRS, AHEAD<M>>(
-      [&](uint32_t (&columns)[4], int step) {
-        const int d = step / PAIRS, n = step % PAIRS;
+      [&](uint32_t(&columns)[4], int index) {
+        const int d = index / PAIRS, n = index % PAIRS;
 #pragma unroll
         for (int i = 0; i < M; i++) {
           if (n > 0) continue;
@@ -75,8 +75,8 @@ __device__ __forceinline__ void multiply_rows(float (&c)[M][N][4], uint32_t a, u
         ldmatrix_x4(columns,
                     shared_pointer(more_chunks<HEAD_DIM>(b, 2 * d) + 16 * n * 2 * HEAD_DIM));
       },
-      [&](const uint32_t (&columns)[4], int step) {
-        const int d = step / PAIRS, n = step % PAIRS * 2;
+      [&](const uint32_t(&columns)[4], int index) {
+        const int d = index / PAIRS, n = index % PAIRS * 2;
 #pragma unroll
         for (int i = 0; i < M; i++) {
           mma_m16n8k16<T>(c[i][n], rows[d % 2][i], columns[0], columns[1]);
@@ -92,13 +92,13 @@ __device__ __forceinline__ void multiply_columns(float (&c)[M][HEAD_DIM / MMA_N]
                                                  const uint32_t (&a)[M][K][4], uint32_t b) {
   constexpr int PAIRS = HEAD_DIM / 16;
   load_ahead<K * PAIRS, AHEAD<M>>(
-      [&](uint32_t (&rows)[4], int step) {
-        const int k = step / PAIRS, d = step % PAIRS;
+      [&](uint32_t(&rows)[4], int index) {
+        const int k = index / PAIRS, d = index % PAIRS;
         ldmatrix_x4_trans(rows,
                           shared_pointer(more_chunks<HEAD_DIM>(b, 2 * d) + 16 * k * 2 * HEAD_DIM));
       },
-      [&](const uint32_t (&rows)[4], int step) {
-        const int k = step / PAIRS, d = step % PAIRS * 2;
+      [&](const uint32_t(&rows)[4], int index) {
+        const int k = index / PAIRS, d = index % PAIRS * 2;
 #pragma unroll
         for (int i = 0; i < M; i++) {
           mma_m16n8k16<T>(c[i][d], a[i][k], rows[0], rows[1]);
@@ -130,9 +130,9 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::KEY_WARPS, HEAD_DIM <= 1
   const QueryTiles<BLOCK_M> tiles(problem, block.first_key);
   QueryTile tile = {block.first_head, tiles.first_q};
   const auto start_copies = [&](QueryTile next, int stage) {
-    copy_queries<T, HEAD_DIM, BLOCK_M, THREADS>(
-        shared_address(q_shared) + stage * 2 * Q_TILE,
-        numbers_shared + stage * Tile::NUMBERS_BYTES, problem, t, heads, next);
+    copy_queries<T, HEAD_DIM, BLOCK_M, THREADS>(shared_address(q_shared) + stage * 2 * Q_TILE,
+                                                numbers_shared + stage * Tile::NUMBERS_BYTES,
+                                                problem, t, heads, next);
     cp_async_commit();
   };
 
@@ -209,10 +209,10 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::QUERY_WARPS, HEAD_DIM <=
 
   const auto start_copies = [&](int key, int stage) {
     const uint32_t target = shared_address(k_shared) + stage * 2 * K_TILE;
-    copy_tile_rows<HEAD_DIM, KEYS, THREADS>(target, (const T *)t.k + offset.k, problem.k_strides.row, key,
-                                      problem.kv_len);
+    copy_tile_rows<HEAD_DIM, KEYS, THREADS>(target, (const T *)t.k + offset.k,
+                                            problem.k_strides.row, key, problem.kv_len);
     copy_tile_rows<HEAD_DIM, KEYS, THREADS>(target + K_TILE, (const T *)t.v + offset.v,
-                                      problem.v_strides.row, key, problem.kv_len);
+                                            problem.v_strides.row, key, problem.kv_len);
     cp_async_commit();
   };
 
@@ -230,9 +230,10 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::QUERY_WARPS, HEAD_DIM <=
   float dq[M][HEAD_DIM / MMA_N][4] = {};
 
   copy_tile_rows<HEAD_DIM, ROWS, THREADS>(shared_address(smem), (const T *)t.q + offset.q,
-                                    problem.q_strides.row, first_q, problem.q_len);
-  copy_tile_rows<HEAD_DIM, ROWS, THREADS>(shared_address(smem) + D_O_TILE, (const T *)t.d_o + offset.o,
-                                    problem.o_strides.row, first_q, problem.q_len);
+                                          problem.q_strides.row, first_q, problem.q_len);
+  copy_tile_rows<HEAD_DIM, ROWS, THREADS>(shared_address(smem) + D_O_TILE,
+                                          (const T *)t.d_o + offset.o, problem.o_strides.row,
+                                          first_q, problem.q_len);
   start_copies(0, 0);
 
   for (int key = 0; key < key_end; key += KEYS) {
@@ -264,8 +265,8 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::QUERY_WARPS, HEAD_DIM <=
   uint32_t again = head;
   keep_in_register(again);
   offset = head_offsets(problem, again);
-  store_gradient(dq, problem.scale, (T *)t.d_q + offset.q, problem.q_strides.row,
-                           first_q + warp_q, problem.q_len);
+  store_gradient(dq, problem.scale, (T *)t.d_q + offset.q, problem.q_strides.row, first_q + warp_q,
+                 problem.q_len);
 }
 
 template <typename T, int HEAD_DIM, typename Tile = Tiles<HEAD_DIM>>

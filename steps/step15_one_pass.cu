@@ -2,10 +2,10 @@
  * @file
  * Step 15: one pass, five products. dQ of a tile is added up by all thread blocks that have keys.
  *
- * The idea: step 14b computes S and dP twice, because dQ is a sum over keys, and a thread block that
- * keeps dK and dV in registers has only some of them. Here this block also computes what its keys
- * add to dQ, and adds it to a sum in device memory. red.add adds in the L2 cache, and a thread does
- * not wait for it. The sums are fp32; a last kernel scales and rounds them.
+ * The idea: step 14b computes S and dP twice, because dQ is a sum over keys, and a thread block
+ * that keeps dK and dV in registers has only some of them. Here this block also computes what its
+ * keys add to dQ, and adds it to a sum in device memory. red.add adds in the L2 cache, and a thread
+ * does not wait for it. The sums are fp32; a last kernel scales and rounds them.
  *
  * What changed since step 14b: dS^T passes through shared memory, because the keys of dQ = dS K are
  * spread over all warps. A row of dS^T there is a key, as in the registers; ldmatrix .trans
@@ -13,8 +13,8 @@
  * after.
  *
  * What it costs: 4 bytes of device memory for each element of Q, a second barrier per tile, and
- * 4 D / BLOCK_N bytes of additions for each score. Additions of several blocks come in any order, so
- * the last bits of dQ differ from run to run.
+ * 4 D / BLOCK_N bytes of additions for each score. Additions of several blocks come in any order,
+ * so the last bits of dQ differ from run to run.
  *
  * What to look at: add_to_sums(). The sums lie in the order of fragments, so that a lane adds four
  * neighbours at once, and a warp 512 bytes.
@@ -26,8 +26,8 @@
 #include "device/backward_products.cuh"
 #include "device/backward_rows.cuh"
 #include "device/backward_tile.cuh"
-#include "device/dq_sums.cuh"
 #include "device/convert.cuh"
+#include "device/dq_sums.cuh"
 #include "device/heads.cuh"
 #include "device/log2.cuh"
 #include "device/swizzle_tile.cuh"
@@ -77,8 +77,8 @@ __device__ __forceinline__ void multiply_transposed(float (&c)[M][N][4], uint32_
   constexpr int PAIRS = N / 2;
   uint32_t columns[2][M][4];
   load_ahead<K * PAIRS, AHEAD<M>>(
-      [&](uint32_t (&rows)[4], int step) {
-        const int k = step / PAIRS, n = step % PAIRS;
+      [&](uint32_t(&rows)[4], int index) {
+        const int k = index / PAIRS, n = index % PAIRS;
 #pragma unroll
         for (int i = 0; i < M; i++) {
           if (n > 0) continue;
@@ -88,8 +88,8 @@ __device__ __forceinline__ void multiply_transposed(float (&c)[M][N][4], uint32_
         ldmatrix_x4_trans(
             rows, shared_pointer(more_chunks<B_COLUMNS>(b, 2 * n) + 16 * k * 2 * B_COLUMNS));
       },
-      [&](const uint32_t (&rows)[4], int step) {
-        const int k = step / PAIRS, n = step % PAIRS * 2;
+      [&](const uint32_t(&rows)[4], int index) {
+        const int k = index / PAIRS, n = index % PAIRS * 2;
 #pragma unroll
         for (int i = 0; i < M; i++) {
           mma_m16n8k16<T>(c[i][n], columns[k % 2][i], rows[0], rows[1]);
@@ -154,9 +154,9 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
   const QueryTiles<BLOCK_M> tiles(problem, block.first_key);
   QueryTile tile = {block.first_head, tiles.first_q};
   const auto start_copies = [&](QueryTile next, int stage) {
-    copy_queries<T, HEAD_DIM, BLOCK_M, THREADS>(
-        shared_address(q_shared) + stage * 2 * Q_TILE,
-        numbers_shared + stage * Tile::NUMBERS_BYTES, problem, t, heads, next);
+    copy_queries<T, HEAD_DIM, BLOCK_M, THREADS>(shared_address(q_shared) + stage * 2 * Q_TILE,
+                                                numbers_shared + stage * Tile::NUMBERS_BYTES,
+                                                problem, t, heads, next);
     cp_async_commit();
   };
 
@@ -201,8 +201,8 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
     }
     __syncthreads();  // dS^T of all warps is complete
 
-    add_dq<T, HEAD_DIM, BLOCK_M, BLOCK_N, Tile::DQ_ROWS, Tile::DQ_COLUMNS>(
-        ds_shared, smem, warp, problem, t, heads, tile);
+    add_dq<T, HEAD_DIM, BLOCK_M, BLOCK_N, Tile::DQ_ROWS, Tile::DQ_COLUMNS>(ds_shared, smem, warp,
+                                                                           problem, t, heads, tile);
   }
   cp_async_wait<0>();  // K and V, if no query attends to these keys
 
@@ -239,8 +239,8 @@ static cudaError_t backward(const Problem *problem, const BackwardTensors *t, in
     Description d;
     describe_backward<CONFIGS>(problem, pass.count, &d);
     const size_t sum_bytes = sizeof(float) * dq_floats(*problem) * pass.count;
-    if (const cudaError_t error = cudaMemsetAsync(dq_sums(*problem, t->workspace, pass.count, 0), 0,
-                                                  sum_bytes, stream)) {
+    if (const cudaError_t error =
+            cudaMemsetAsync(dq_sums(*problem, t->workspace, pass.count, 0), 0, sum_bytes, stream)) {
       return error;
     }
     for (int i = 0; i < d.launch_count; i++) {

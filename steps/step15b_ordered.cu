@@ -26,8 +26,8 @@
 #include "device/backward_products.cuh"
 #include "device/backward_rows.cuh"
 #include "device/backward_tile.cuh"
-#include "device/dq_sums.cuh"
 #include "device/convert.cuh"
+#include "device/dq_sums.cuh"
 #include "device/heads.cuh"
 #include "device/log2.cuh"
 #include "device/swizzle_tile.cuh"
@@ -105,9 +105,9 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
   const QueryTiles<BLOCK_M> tiles(problem, block.first_key);
   QueryTile tile = {block.first_head, tiles.first_q};
   const auto start_copies = [&](QueryTile next, int stage) {
-    copy_queries<T, HEAD_DIM, BLOCK_M, THREADS>(
-        shared_address(q_shared) + stage * 2 * Q_TILE,
-        numbers_shared + stage * Tile::NUMBERS_BYTES, problem, t, heads, next);
+    copy_queries<T, HEAD_DIM, BLOCK_M, THREADS>(shared_address(q_shared) + stage * 2 * Q_TILE,
+                                                numbers_shared + stage * Tile::NUMBERS_BYTES,
+                                                problem, t, heads, next);
     cp_async_commit();
   };
 
@@ -163,8 +163,8 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
     }
     __syncthreads();  // dS^T of all warps is complete, and it is this block's turn to add
 
-    add_dq<T, HEAD_DIM, BLOCK_M, BLOCK_N, Tile::DQ_ROWS, Tile::DQ_COLUMNS>(
-        ds_shared, smem, warp, problem, t, heads, tile);
+    add_dq<T, HEAD_DIM, BLOCK_M, BLOCK_N, Tile::DQ_ROWS, Tile::DQ_COLUMNS>(ds_shared, smem, warp,
+                                                                           problem, t, heads, tile);
   }
   cp_async_wait<0>();  // K and V, if no query attends to these keys
   __syncthreads();     // all threads have added to dQ of the last tile

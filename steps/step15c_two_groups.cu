@@ -60,12 +60,11 @@ struct Tiles {
   static constexpr int P_BYTES = 2 * BLOCK_N * BLOCK_M;
   static constexpr int NUMBERS_BYTES = 2 * 4 * BLOCK_M;  // LSE and D of a tile of queries
   // K, V; two stages of Q and dO; P^T, two stages of dS^T; two stages of LSE and D.
-  static constexpr int SHARED_BYTES =
-      2 * KV_BYTES + 4 * Q_BYTES + 3 * P_BYTES + 2 * NUMBERS_BYTES;
+  static constexpr int SHARED_BYTES = 2 * KV_BYTES + 4 * Q_BYTES + 3 * P_BYTES + 2 * NUMBERS_BYTES;
 };
 
-/** P^T is multiplied by 2^P_SHIFT before it is rounded. In fp16, small probabilities would lose bits,
- * which the factor dP - D could make visible in dS. */
+/** P^T is multiplied by 2^P_SHIFT before it is rounded. In fp16, small probabilities would lose
+ * bits, which the factor dP - D could make visible in dS. */
 template <typename T>
 constexpr int P_SHIFT = DTYPE_OF<T> == DTYPE_FP16 ? 11 : 0;
 
@@ -126,9 +125,8 @@ __device__ __forceinline__ void write_p(const unsigned char *tile, const float (
 #pragma unroll
     for (int j = 0; j < 2 * M; j++) {
       const float *const x = &s[j / 2][n][j % 2 * 2];
-      *(uint32_t *)shared_pointer(more_chunks<BLOCK_M>(target, n) + 8 * j * 2 * BLOCK_M) =
-          pack<T>(exp2_approx(fmaf(x[0], scale_log2, -left)),
-                  exp2_approx(fmaf(x[1], scale_log2, -right)));
+      *(uint32_t *)shared_pointer(more_chunks<BLOCK_M>(target, n) + 8 * j * 2 * BLOCK_M) = pack<T>(
+          exp2_approx(fmaf(x[0], scale_log2, -left)), exp2_approx(fmaf(x[1], scale_log2, -right)));
     }
   }
 }
@@ -142,12 +140,12 @@ __device__ __forceinline__ void write_ds(const unsigned char *tile, const float 
   const uint32_t source =
       more_chunks<BLOCK_M>(a_lane<BLOCK_M>(p_tile, key, fresh_lane()), query / CHUNK);
   load_ahead<M * N / 2, 1>(
-      [&](uint32_t (&p)[4], int step) {
-        const int i = step / (N / 2), n = step % (N / 2) * 2;
+      [&](uint32_t(&p)[4], int index) {
+        const int i = index / (N / 2), n = index % (N / 2) * 2;
         ldmatrix_x4(p, shared_pointer(more_chunks<BLOCK_M>(source, n) + 16 * i * 2 * BLOCK_M));
       },
-      [&](const uint32_t (&p)[4], int step) {
-        const int i = step / (N / 2), n = step % (N / 2) * 2;
+      [&](const uint32_t(&p)[4], int index) {
+        const int i = index / (N / 2), n = index % (N / 2) * 2;
 #pragma unroll
         for (int c = 0; c < 4; c++) {
           const float *const x = &dp[i][n + c / 2][c % 2 * 2];
@@ -219,8 +217,8 @@ __global__ void __launch_bounds__(THREADS, 1)
   const float scale_log2 = problem.scale * LOG2_E;
   for (int i = 0; i < tiles.count; i++, tile = tiles.next(tile)) {
     const uint32_t q_stage = i % 2 * 2 * Tile::Q_BYTES;
-    const float *const numbers = (const float *)(numbers_shared + i % 2 * Tile::NUMBERS_BYTES) +
-                                 group * BLOCK_M + s_query;
+    const float *const numbers =
+        (const float *)(numbers_shared + i % 2 * Tile::NUMBERS_BYTES) + group * BLOCK_M + s_query;
     cp_async_wait<0>();  // Q and dO of this tile, at first also K and V
     __syncthreads();     // all threads' copies are visible; all warps are done with the tile before
 
@@ -230,8 +228,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (group == 1) start_with_d(s, numbers);
     auto copies = copies_of(tiles.next(tile), i + 1);
     constexpr int STEPS = HEAD_DIM / 16 * N / 2 / PIECES;  // of the product, for each piece
-    multiply_rows<T, HEAD_DIM>(s, s_rows, s_columns + q_stage, [&](int step) {
-      if (step % STEPS == 0) copies.start(problem, step / STEPS);
+    multiply_rows<T, HEAD_DIM>(s, s_rows, s_columns + q_stage, [&](int index) {
+      if (index % STEPS == 0) copies.start(problem, index / STEPS);
     });
     cp_async_commit();
 
@@ -285,8 +283,8 @@ static cudaError_t backward(const Problem *problem, const BackwardTensors *t, in
     Description d;
     describe_backward<CONFIGS>(problem, pass.count, &d);
     const size_t sum_bytes = sizeof(float) * dq_floats(*problem) * pass.count;
-    if (const cudaError_t error = cudaMemsetAsync(dq_sums(*problem, t->workspace, pass.count, 0), 0,
-                                                  sum_bytes, stream)) {
+    if (const cudaError_t error =
+            cudaMemsetAsync(dq_sums(*problem, t->workspace, pass.count, 0), 0, sum_bytes, stream)) {
       return error;
     }
     for (int i = 0; i < d.launch_count; i++) {

@@ -33,8 +33,8 @@ __device__ __forceinline__ void multiply_transposed(float (&c)[M][N][4], uint32_
   constexpr int PAIRS = N / 2;
   uint32_t columns[2][M][4];
   load_ahead<K * PAIRS, AHEAD<M>>(
-      [&](uint32_t (&rows)[4], int step) {
-        const int k = step / PAIRS, n = step % PAIRS;
+      [&](uint32_t(&rows)[4], int index) {
+        const int k = index / PAIRS, n = index % PAIRS;
 #pragma unroll
         for (int i = 0; i < M; i++) {
           if (n > 0) continue;
@@ -44,8 +44,8 @@ __device__ __forceinline__ void multiply_transposed(float (&c)[M][N][4], uint32_
         ldmatrix_x4_trans(
             rows, shared_pointer(more_chunks<B_COLUMNS>(b, 2 * n) + 16 * k * 2 * B_COLUMNS));
       },
-      [&](const uint32_t (&rows)[4], int step) {
-        const int k = step / PAIRS, n = step % PAIRS * 2;
+      [&](const uint32_t(&rows)[4], int index) {
+        const int k = index / PAIRS, n = index % PAIRS * 2;
 #pragma unroll
         for (int i = 0; i < M; i++) {
           mma_m16n8k16<T>(c[i][n], columns[k % 2][i], rows[0], rows[1]);

@@ -1,7 +1,7 @@
 /**
  * @file
- * From a problem to the launches of a backward pass on tensor cores; readers of the kernels can skip
- * this file.
+ * From a problem to the launches of a backward pass on tensor cores; readers of the kernels can
+ * skip this file.
  */
 #ifndef DEVICE_BACKWARD_LAUNCH_CUH
 #define DEVICE_BACKWARD_LAUNCH_CUH

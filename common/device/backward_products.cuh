@@ -18,8 +18,8 @@ __device__ __forceinline__ void multiply_rows(float (&c)[M][N][4], uint32_t a, u
   constexpr int PAIRS = N / 2;
   uint32_t rows[2][M][4];
   load_ahead<HEAD_DIM / 16 * PAIRS, AHEAD<M>>(
-      [&](uint32_t (&columns)[4], int step) {
-        const int d = step / PAIRS, n = step % PAIRS;
+      [&](uint32_t(&columns)[4], int index) {
+        const int d = index / PAIRS, n = index % PAIRS;
 #pragma unroll
         for (int i = 0; i < M; i++) {
           if (n > 0) continue;
@@ -29,14 +29,14 @@ __device__ __forceinline__ void multiply_rows(float (&c)[M][N][4], uint32_t a, u
         ldmatrix_x4(columns,
                     shared_pointer(more_chunks<HEAD_DIM>(b, 2 * d) + 16 * n * 2 * HEAD_DIM));
       },
-      [&](const uint32_t (&columns)[4], int step) {
-        const int d = step / PAIRS, n = step % PAIRS * 2;
+      [&](const uint32_t(&columns)[4], int index) {
+        const int d = index / PAIRS, n = index % PAIRS * 2;
 #pragma unroll
         for (int i = 0; i < M; i++) {
           mma_m16n8k16<T>(c[i][n], rows[d % 2][i], columns[0], columns[1]);
           mma_m16n8k16<T>(c[i][n + 1], rows[d % 2][i], columns[2], columns[3]);
         }
-        beside(step);
+        beside(index);
       });
 }
 
@@ -47,13 +47,13 @@ __device__ __forceinline__ void multiply_columns(float (&c)[M][HEAD_DIM / MMA_N]
                                                  const uint32_t (&a)[M][K][4], uint32_t b) {
   constexpr int PAIRS = HEAD_DIM / 16;
   load_ahead<K * PAIRS, AHEAD<M>>(
-      [&](uint32_t (&rows)[4], int step) {
-        const int k = step / PAIRS, d = step % PAIRS;
+      [&](uint32_t(&rows)[4], int index) {
+        const int k = index / PAIRS, d = index % PAIRS;
         ldmatrix_x4_trans(rows,
                           shared_pointer(more_chunks<HEAD_DIM>(b, 2 * d) + 16 * k * 2 * HEAD_DIM));
       },
-      [&](const uint32_t (&rows)[4], int step) {
-        const int k = step / PAIRS, d = step % PAIRS * 2;
+      [&](const uint32_t(&rows)[4], int index) {
+        const int k = index / PAIRS, d = index % PAIRS * 2;
 #pragma unroll
         for (int i = 0; i < M; i++) {
           mma_m16n8k16<T>(c[i][d], a[i][k], rows[0], rows[1]);
@@ -71,8 +71,8 @@ __device__ __forceinline__ void multiply_shared(float (&c)[M][N][4], uint32_t a,
   constexpr int PAIRS = N / 2;
   uint32_t rows[2][M][4];
   load_ahead<A_COLUMNS / 16 * PAIRS, AHEAD<M>>(
-      [&](uint32_t (&columns)[4], int step) {
-        const int k = step / PAIRS, n = step % PAIRS;
+      [&](uint32_t(&columns)[4], int index) {
+        const int k = index / PAIRS, n = index % PAIRS;
 #pragma unroll
         for (int i = 0; i < M; i++) {
           if (n > 0) continue;
@@ -82,8 +82,8 @@ __device__ __forceinline__ void multiply_shared(float (&c)[M][N][4], uint32_t a,
         ldmatrix_x4_trans(
             columns, shared_pointer(more_chunks<B_COLUMNS>(b, 2 * n) + 16 * k * 2 * B_COLUMNS));
       },
-      [&](const uint32_t (&columns)[4], int step) {
-        const int k = step / PAIRS, n = step % PAIRS * 2;
+      [&](const uint32_t(&columns)[4], int index) {
+        const int k = index / PAIRS, n = index % PAIRS * 2;
 #pragma unroll
         for (int i = 0; i < M; i++) {
           mma_m16n8k16<T>(c[i][n], rows[k % 2][i], columns[0], columns[1]);

@@ -109,9 +109,8 @@ struct QueryTiles {
   __device__ __forceinline__ QueryTiles(const Problem &problem, int first_key) {
     first_q = first_query(problem, first_key) / BLOCK_M * BLOCK_M;
     last_q = (problem.q_len - 1) / BLOCK_M * BLOCK_M;
-    const int tiles = first_query(problem, first_key) < problem.q_len
-                          ? (last_q - first_q) / BLOCK_M + 1
-                          : 0;
+    const int tiles =
+        first_query(problem, first_key) < problem.q_len ? (last_q - first_q) / BLOCK_M + 1 : 0;
     count = problem.q_heads / problem.kv_heads * tiles;
   }
   /** The tile after this one. */

@@ -1,7 +1,7 @@
 /**
  * @file
- * Tiles of a backward pass on tensor cores, from step 14b on: their copies, the addresses of operands
- * in them, and what happens to fragments between two products. Tiles are swizzled as in
+ * Tiles of a backward pass on tensor cores, from step 14b on: their copies, the addresses of
+ * operands in them, and what happens to fragments between two products. Tiles are swizzled as in
  * swizzle_tile.cuh.
  */
 #ifndef DEVICE_BACKWARD_TILE_CUH
@@ -41,9 +41,9 @@ __device__ __forceinline__ void copy_keys(uint32_t tile, const Problem &problem,
   const HeadOffsets from = head_offsets(problem, block.first_head);
   copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(tile, (const T *)t.k + from.k, problem.k_strides.row,
                                              block.first_key, problem.kv_len);
-  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(tile + BLOCK_N * 2 * HEAD_DIM,
-                                             (const T *)t.v + from.v, problem.v_strides.row,
-                                             block.first_key, problem.kv_len);
+  copy_tile_rows<HEAD_DIM, BLOCK_N, THREADS>(tile + BLOCK_N * 2 * HEAD_DIM, (const T *)t.v + from.v,
+                                             problem.v_strides.row, block.first_key,
+                                             problem.kv_len);
 }
 
 /** Starts copying a tile of queries: Q, dO behind it, and their RowNumbers. */
@@ -61,8 +61,8 @@ __device__ __forceinline__ void copy_queries(uint32_t tile, unsigned char *numbe
                             of.first_q);
 }
 
-/** The number of this lane, as a value that nvcc does not know. What is computed from it in the loop
- * is computed there, and takes no registers in the rest of the loop. */
+/** The number of this lane, as a value that nvcc does not know. What is computed from it in the
+ * loop is computed there, and takes no registers in the rest of the loop. */
 __device__ __forceinline__ int fresh_lane() {
   uint32_t lane = threadIdx.x % WARP_SIZE;
   keep_in_register(lane);
@@ -97,7 +97,8 @@ __device__ __forceinline__ void load_ahead(Load load, Multiply multiply) {
   }
 }
 
-/** Steps that operand B is loaded ahead: the mma of M fragments of A between take longer than a load. */
+/** Steps that operand B is loaded ahead: the mma of M fragments of A between take longer than a
+ * load. */
 template <int M>
 constexpr int AHEAD = M == 1 ? 2 : 1;
 
@@ -169,15 +170,15 @@ __device__ __forceinline__ void pack_rows(uint32_t (&a)[M][N / 2][4], const floa
 template <int M, int N>
 __device__ __forceinline__ void multiply_elements(float (&c)[M][N][4], const float (&a)[M][N][4]) {
 #pragma unroll
-  for (int j = 0; j < 4 * M * N; j++) c[j / 4 / N][j / 4 % N][j % 4] *= a[j / 4 / N][j / 4 % N][j % 4];
+  for (int j = 0; j < 4 * M * N; j++)
+    c[j / 4 / N][j / 4 % N][j % 4] *= a[j / 4 / N][j / 4 % N][j % 4];
 }
 
 /** Stores factor * C, rounded: 16 M rows and 8 N columns of a matrix with `rows` rows, from row
  * `first` on. */
 template <int M, int N, typename T>
-__device__ __forceinline__ void store_gradient(const float (&c)[M][N][4],
-                                               float factor, T *matrix, int64_t row_stride,
-                                               int first, int rows) {
+__device__ __forceinline__ void store_gradient(const float (&c)[M][N][4], float factor, T *matrix,
+                                               int64_t row_stride, int first, int rows) {
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
   for (int i = 0; i < 2 * M; i++) {
@@ -198,7 +199,8 @@ __device__ __forceinline__ void store_keys(const float (&c)[M][N][4], float fact
                                            const Strides &strides, const Problem &problem,
                                            KeyBlock block, int key) {
   uint32_t head = block.first_head;
-  keep_in_register(head);  // nvcc does not compute what follows before a loop, to keep it until then
+  keep_in_register(
+      head);  // nvcc does not compute what follows before a loop, to keep it until then
   const int64_t batch = head / problem.q_heads;
   const int64_t kv_head = head % problem.q_heads / (problem.q_heads / problem.kv_heads);
   store_gradient(c, factor, gradient + batch * strides.batch + kv_head * strides.head, strides.row,
