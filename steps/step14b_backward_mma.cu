@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::KEY_WARPS, HEAD_DIM <= 1
     cp_async_commit();
   };
 
-  const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
+  const int warp = threadIdx.x / WARP_SIZE;
   const int side = warp / 4, warp_key = warp % 4 * 16 * M;
   const uint32_t k_rows = a_lane<HEAD_DIM>(smem, warp_key);
   const uint32_t q_rows = b_lane<HEAD_DIM>(q_shared), q_columns = a_lane<HEAD_DIM>(q_shared, 0);
