@@ -199,8 +199,8 @@ static cudaError_t forward(const Problem *problem, const Tensors *t, int heads,
   Description d;
   for (int first = 0, all = problem->batch * problem->q_heads; first < all; first += heads) {
     describe(problem, min(heads, all - first), &d);  // the last pass may have fewer
-    for (auto &l : d.launches)
-      ((Kernel)l.kernel)<<<l.grid, l.block, 0, stream>>>(*problem, *t, first);
+    for (auto *l = d.launches; l < d.launches + d.launch_count; l++)
+      ((Kernel)l->kernel)<<<l->grid, l->block, 0, stream>>>(*problem, *t, first);
   }
   return cudaGetLastError();
 }

@@ -267,8 +267,8 @@ static cudaError_t backward(const Problem *problem, const BackwardTensors *t, in
   Description d;
   for (int first = 0, all = problem->batch * problem->q_heads; first < all; first += heads) {
     describe(problem, min(heads, all - first), &d);  // the last pass may have fewer
-    for (auto &l : d.launches)
-      ((Kernel)l.kernel)<<<l.grid, l.block, 0, stream>>>(*problem, *t, first);
+    for (auto *l = d.launches; l < d.launches + d.launch_count; l++)
+      ((Kernel)l->kernel)<<<l->grid, l->block, 0, stream>>>(*problem, *t, first);
   }
   return cudaGetLastError();
 }

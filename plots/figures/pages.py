@@ -267,6 +267,7 @@ def taken(programs: Path) -> str:
                       *(cells(", ".join(steps), *row) for row, steps in rows.items())])
 
 
+WHAT_IT_DOES = re.compile(r"^Computes .*\n(?:\S.*\n)*\n", re.MULTILINE)
 OPTION = re.compile(r"^  (?:-\w, |    )--.*\n(?: {10,}.*\n)*", re.MULTILINE)  # and its explanation
 
 
@@ -278,7 +279,7 @@ def options(programs: Path) -> str:
     first = re.sub("^Usage: .*", "Usage: ./stepNN [OPTION...]", next(iter(told.values())))
     steps_of: dict[str, list[str]] = {}  # for each such option
     for step, text in told.items():
-        for option in OPTION.findall(text):
+        for option in [*WHAT_IT_DOES.findall(text), *OPTION.findall(text)]:
             if option not in first:
                 steps_of.setdefault(option, []).append(step)
     blocks: dict[str, str] = {}

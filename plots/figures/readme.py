@@ -85,6 +85,8 @@ def table(results: Results, brief: bool = False) -> str:
               "have those of other head dimensions."]
     if in_e4m3:
         lines[-1] += f" Step {', '.join(map(name_of, in_e4m3))} and its baseline take e4m3."
+    if backward := step_names("backward"):
+        lines[-1] += f" Steps {', '.join(step.removeprefix('step') for step in backward)} are backward passes."
     return "\n".join(lines)
 
 
