@@ -148,6 +148,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::KEY_WARPS, HEAD_DIM <= 1
   copy_keys<T, HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem), problem, t, block);
   if (tiles.count > 0) start_copies(tile, 0);
 
+  // [keys_loop]
   for (int i = 0; i < tiles.count; i++, tile = tiles.next(tile)) {
     const uint32_t q_stage = i % 2 * 2 * Q_TILE;
     const float *const numbers = (const float *)(numbers_shared + i % 2 * Tile::NUMBERS_BYTES);
@@ -175,6 +176,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::KEY_WARPS, HEAD_DIM <= 1
       multiply_columns<T, HEAD_DIM>(sums[BOTH], a, q_columns + q_stage);  // dK += dS^T Q
     }
   }
+  // [keys_loop]
   cp_async_wait<0>();  // K and V, if no query attends to these keys
 
   if (BOTH || side == 0) {
@@ -236,6 +238,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::QUERY_WARPS, HEAD_DIM <=
                                           first_q, problem.q_len);
   start_copies(0, 0);
 
+  // [queries_loop]
   for (int key = 0; key < key_end; key += KEYS) {
     const int stage = key / KEYS % 2;
     const uint32_t k_stage = stage * 2 * K_TILE;
@@ -260,6 +263,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::QUERY_WARPS, HEAD_DIM <=
     pack_rows<T>(a, ds);
     multiply_columns<T, HEAD_DIM>(dq, a, k_columns + k_stage);  // dQ += dS K
   }
+  // [queries_loop]
   cp_async_wait<0>();  // Q and dO, if all keys are masked
 
   uint32_t again = head;

@@ -172,6 +172,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
   copy_keys<T, HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem), problem, t, block);
   if (tiles.count > 0) start_copies(tile, 0);
 
+  // [one_pass]
   for (int i = 0; i < tiles.count; i++, tile = tiles.next(tile)) {
     const uint32_t q_stage = i % 2 * 2 * Q_TILE;
     const float *const numbers = (const float *)(numbers_shared + i % 2 * Tile::NUMBERS_BYTES);
@@ -204,6 +205,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
     add_dq<T, HEAD_DIM, BLOCK_M, BLOCK_N, Tile::DQ_ROWS, Tile::DQ_COLUMNS>(ds_shared, smem, warp,
                                                                            problem, t, heads, tile);
   }
+  // [one_pass]
   cp_async_wait<0>();  // K and V, if no query attends to these keys
 
   if (BOTH || side == 0) {
