@@ -4,7 +4,7 @@
 Usage: classroom.py list | grade [NAME...] | check NAME | hint NAME    (exercises.mk sets the environment)
 
 A student's kernel runs in a process of its own, with limits on time, output and memory. That process
-only writes O and LSE; the judge, another program, compares them with the reference.
+only writes O and LSE, or gradients; the judge, another program, compares them with the reference.
 """
 
 import fcntl
@@ -48,7 +48,7 @@ TIME_LIMIT = "time limit of"  # in a finding of the lab; it names the line
 FULL, NONE = 1.2, 10  # times the solution's counts or time
 FIRST_ERROR = re.compile("error|undefined|multiple definition")  # of the compiler or the linker
 MAP = re.compile(r" +(Map:|-?\d+,-?\d+ +\||\. right|L only)")  # of the heads, in a failure text
-CONFIGS = re.compile(r"(KernelConfig<[\w, ]*> CONFIGS\[\] = \{).*?(\};)", re.DOTALL)
+CONFIGS = re.compile(r"(Config(?:<[\w, ]*>)? CONFIGS\[\] = \{).*?(\};)", re.DOTALL)
 
 
 # --- Files -----------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def run_kernel(program: Path, options: list[str], scratch: Path, timed: bool = F
     elif code not in (0, 1):
         last = "".join(filter(str.isprintable, (said.strip().splitlines() or [""])[-1]))
         failure = f"it ended with code {code}: {last[:LONGEST_LINE]}".rstrip(": ")
-    elif not (scratch / "o.npy").exists() or not (records := read_lines(record)):
+    elif not any(scratch.glob("*.npy")) or not (records := read_lines(record)):
         failure = "it ended without an answer"
     if failure:
         return Outcome(failure)
@@ -221,7 +221,7 @@ def in_words(findings: list[dict], command: str) -> str:
 
 
 def judge(exercise: Exercise, options: list[str], scratch: Path, outcome: Outcome) -> str:
-    """Empty if O and LSE are right, else what is wrong with them."""
+    """Empty if the answer is right, else what is wrong with it."""
     tiles = f"{outcome.record.get('block_m', 64)}x{outcome.record.get('block_n', 64)}"
     env = {**os.environ, "ANSWER": str(scratch), "ANSWER_TILES": tiles, "ANSWER_RULE": exercise.rule}
     done = subprocess.run([str(JUDGES / exercise.judge), *options, "--check", "all"], env=env,
@@ -355,7 +355,7 @@ def write_masks() -> None:
 
 def prepare_judge() -> None:
     write_masks()
-    programs = [str((JUDGES / name).relative_to(ROOT)) for name in ("judge", "judge_e4m3")]
+    programs = [str((JUDGES / name).relative_to(ROOT)) for name in ("judge", "judge_e4m3", "judge_backward")]
     subprocess.run([MAKE, "-s", "--no-print-directory", "BACKEND=cpu", *programs], cwd=ROOT,
                    check=True, env={**os.environ, **OWN_MAKE})
 

@@ -35,7 +35,7 @@ EXERCISE_FOLDER := $(BUILD)/exercises
 EXERCISE_INCLUDE := $(EXERCISE_FOLDER)/include
 exercise_flags = $(patsubst -Icommon,-I$(EXERCISE_INCLUDE),$(1))
 
-SHARED_HEADERS := $(addprefix $(EXERCISE_INCLUDE)/,device attention.h block_mask.h float16.h tensor_map_limits.h)
+SHARED_HEADERS := $(addprefix $(EXERCISE_INCLUDE)/,device attention.h backward.h block_mask.h float16.h tensor_map_limits.h)
 
 $(SHARED_HEADERS): $(EXERCISE_INCLUDE)/%:
 	@mkdir -p $(@D) && ln -sfnr common/$* $(@D)
@@ -51,7 +51,10 @@ $(EXERCISE_FOLDER)/%.o: steps/exercises/%.cu $(EXERCISE_HEADERS) $(REWRITER) $(B
 $(EXERCISE_FOLDER)/made/%.o: $(EXERCISE_FOLDER)/made/%.cu $(EXERCISE_HEADERS) $(REWRITER) $(BUILD)/flags
 	$(call compile_cu,$(ARCH))
 
-$(EXERCISE_FOLDER)/%: $(EXERCISE_FOLDER)/%.o $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
+# Those of backward steps take O and LSE from a forward step.
+FORWARD_OBJECT := $(BUILD)/forward/$(FORWARD_STEP).o
+
+$(EXERCISE_FOLDER)/%: $(EXERCISE_FOLDER)/%.o $(FORWARD_OBJECT) $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program,$(SAME_STEP))
 
 ifeq ($(BACKEND),cuda)
@@ -62,11 +65,11 @@ CHECKED_EXERCISE = $(call exercise_flags,$(SIMT_FLAGS)) $(CHECKING)
 $(EXERCISE_FOLDER)/%.o: private SIMT_FLAGS := $(CHECKED_EXERCISE) -include $(EXERCISE_INCLUDE)/headers.h
 SAME_STEP := -Xlinker --defsym=step_checked=step
 
-$(EXERCISE_INCLUDE)/headers.h.gch: steps/exercises/headers.h $(BUILD)/flags
+$(EXERCISE_INCLUDE)/headers.h.gch: steps/exercises/headers.h $(BUILD)/flags | $(SHARED_HEADERS)
 	@mkdir -p $(@D) && ln -sfn $(abspath $<) $(@D)
 	$(Q)$(CXX) $(CHECKED_EXERCISE) -MMD -MP -MT $@ -x c++-header $< -o $@
 
-JUDGES := $(BUILD)/judge $(BUILD)/judge_e4m3
+JUDGES := $(BUILD)/judge $(BUILD)/judge_e4m3 $(BUILD)/judge_backward
 
 $(BUILD)/judge.o: steps/exercises/judge.c $(BUILD)/flags
 	$(call compile_c)
@@ -74,9 +77,12 @@ $(BUILD)/judge.o: steps/exercises/judge.c $(BUILD)/flags
 $(BUILD)/judge_e4m3.o: steps/exercises/judge.c $(BUILD)/flags
 	$(call compile_c,-DE4M3)
 
-# What all checks of exercises need; tests make it before several of them run at a time.
-EXERCISE_TOOLS := $(JUDGES) $(EXERCISE_HEADERS)
+$(BUILD)/judge_backward.o: steps/exercises/judge.c $(BUILD)/flags
+	$(call compile_c,-DBACKWARD)
 
-$(JUDGES): %: %.o $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
+# What all checks of exercises need; tests make it before several of them run at a time.
+EXERCISE_TOOLS := $(JUDGES) $(EXERCISE_HEADERS) $(FORWARD_OBJECT)
+
+$(JUDGES): %: %.o $(FORWARD_OBJECT) $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program)
 endif

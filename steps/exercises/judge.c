@@ -3,10 +3,11 @@
  * Judges an answer that another program has written. It is linked like a step, so it takes the same
  * options and checks in the same way, but forward() reads O and LSE from files. The kernel that
  * computed them runs elsewhere and cannot change the verdict. Compiled with E4M3, it judges steps
- * whose Q, K and V are e4m3.
+ * whose Q, K and V are e4m3, and with BACKWARD those that compute dQ, dK and dV.
  *
  * The environment says what to judge:
- *   ANSWER        directory with o.npy and lse.npy, as --output writes them
+ *   ANSWER        directory with o.npy and lse.npy, or dq.npy, dk.npy and dv.npy, as --output
+ *                 writes them
  *   ANSWER_TILES  for the words of the diagnosis: BLOCK_MxBLOCK_N of the kernel
  *   ANSWER_RULE   alibi, softcap or sinks; otherwise plain attention
  */
@@ -16,6 +17,7 @@
 #include <string.h>
 
 #include "attention.h"
+#include "backward.h"
 #include "block_mask.h"
 #include "host/check/reference.h"
 #include "host/io/npy.h"
@@ -65,27 +67,46 @@ static bool read_answer(const char *name, size_t elements, NpyArray *array) {
   return array->bytes == elements * (array->type == NPY_F2 ? 2 : 4);
 }
 
-static cudaError_t forward(const Problem *p, const Tensors *t, int heads, cudaStream_t stream) {
-  const size_t rows = (size_t)p->batch * (size_t)p->q_heads * (size_t)p->q_len;
-  NpyArray o = {0}, lse = {0};
-  (void)heads, (void)stream;
-  const bool ok = read_answer("o.npy", rows * (size_t)p->head_dim, &o) &&
-                  read_answer("lse.npy", rows, &lse) && lse.type == NPY_F4;
-  if (ok) {
-    for (size_t i = 0; i < rows * (size_t)p->head_dim; i++) { /* [B, H, N, D] in the file */
-      const int64_t row = (int64_t)i / p->head_dim, head = row / p->q_len;
-      uint16_t *target = (uint16_t *)t->o + row_offset(&p->o_strides, (int)(head / p->q_heads),
-                                                       (int)(head % p->q_heads), row % p->q_len);
-      target[(int64_t)i % p->head_dim] = o.type == NPY_F2
-                                             ? ((const uint16_t *)o.data)[i]
-                                             : element_bits(p->o_dtype, ((const float *)o.data)[i]);
-    }
-    memcpy(t->lse, lse.data, lse.bytes);
+/** Reads an output of [batch, heads, length, head_dim], in the file, to a tensor with strides. */
+static bool take(const Problem *p, const char *name, int heads, int64_t length,
+                 const Strides *strides, Dtype dtype, void *tensor) {
+  const size_t elements = (size_t)p->batch * (size_t)heads * (size_t)length * (size_t)p->head_dim;
+  NpyArray array = {0};
+  const bool ok = read_answer(name, elements, &array);
+  for (size_t i = 0; ok && i < elements; i++) {
+    const int64_t row = (int64_t)i / p->head_dim, head = row / length;
+    uint16_t *target = (uint16_t *)tensor +
+                       row_offset(strides, (int)(head / heads), (int)(head % heads), row % length);
+    target[(int64_t)i % p->head_dim] = array.type == NPY_F2
+                                           ? ((const uint16_t *)array.data)[i]
+                                           : element_bits(dtype, ((const float *)array.data)[i]);
   }
-  npy_free(&o);
+  npy_free(&array);
+  return ok;
+}
+
+#ifdef BACKWARD
+static cudaError_t backward(const Problem *p, const BackwardTensors *t, int heads,
+                            cudaStream_t stream) {
+  (void)heads, (void)stream;
+  const bool ok = take(p, "dq.npy", p->q_heads, p->q_len, &p->q_strides, p->dtype, t->d_q) &&
+                  take(p, "dk.npy", p->kv_heads, p->kv_len, &p->k_strides, p->dtype, t->d_k) &&
+                  take(p, "dv.npy", p->kv_heads, p->kv_len, &p->v_strides, p->dtype, t->d_v);
+  return ok ? cudaSuccess : cudaErrorInvalidValue;
+}
+#else
+static cudaError_t forward(const Problem *p, const Tensors *t, int heads, cudaStream_t stream) {
+  NpyArray lse = {0};
+  (void)heads, (void)stream;
+  const bool ok =
+      take(p, "o.npy", p->q_heads, p->q_len, &p->o_strides, p->o_dtype, t->o) &&
+      read_answer("lse.npy", (size_t)p->batch * (size_t)p->q_heads * (size_t)p->q_len, &lse) &&
+      lse.type == NPY_F4;
+  if (ok) memcpy(t->lse, lse.data, lse.bytes);
   npy_free(&lse);
   return ok ? cudaSuccess : cudaErrorInvalidValue;
 }
+#endif
 
 static bool supports(const Problem *p, char *why, size_t why_size) {
   const char *name = getenv("ANSWER_RULE");
@@ -96,6 +117,7 @@ static bool supports(const Problem *p, char *why, size_t why_size) {
   return false;
 }
 
+#ifndef BACKWARD
 static size_t prepared_bytes(const Problem *p, const BlockMask *mask) {
   (void)p, (void)mask;
   return 1;
@@ -108,17 +130,22 @@ static cudaError_t prepare(const Problem *p, const BlockMask *mask, void *prepar
 }
 
 static const BlockMaskSupport MASKS = {.prepared_bytes = prepared_bytes, .prepare = prepare};
+#endif
 
 const Step step = {
     .name = "judge",
     .title = "Judge of the exercises",
-    .idea = "Checks O and LSE that another program wrote.",
+    .idea = "Checks what another program wrote.",
 #ifdef E4M3
     .fp8 = true,
 #endif
     .supports = supports,
     .describe = describe,
+#ifdef BACKWARD
+    .backward = backward,
+#else
     .forward = forward,
     .block_masks = &MASKS,
     .rule = &rule,
+#endif
 };

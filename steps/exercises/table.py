@@ -33,9 +33,9 @@ class Part:
 @dataclass(frozen=True)
 class Exercise:
     """step: the source, "step02". configs: the arguments of CONFIG<...> in its table that are kept,
-    so that it compiles in a second. rule: see judge.c. judge: "judge_e4m3" if Q, K and V are e4m3.
-    fails: words that the check of the untouched starting file prints; @TEXT@ in them is the place of
-    the only line of this file with TEXT."""
+    so that it compiles in a second. rule: see judge.c. judge: "judge_e4m3" if Q, K and V are e4m3,
+    "judge_backward" if gradients are computed. fails: words that the check of the untouched starting
+    file prints; @TEXT@ in them is the place of the only line of this file with TEXT."""
 
     name: str
     step: str
