@@ -1,5 +1,5 @@
 """Writes the pictures of the pages on the steps, as SVG text: tiles, fragments, banks, pipelines,
-masks, the online softmax, maps of errors, and the programs of chapter 0.
+masks, the online softmax, the backward pass, maps of errors, and the programs of chapter 0.
 
 Usage: python3 -m plots.figures.pictures PROGRAMS BROKEN DIRECTORY
        python3 -m plots.figures.pictures --broken SOURCE.cu COPY.cu
@@ -14,8 +14,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from plots.figures import (pictures_attention, pictures_hardware, pictures_masks, pictures_matrices, pictures_numbers,
-                           pictures_order, pictures_programs, pictures_roles, pictures_tiles, pictures_vectors)
+from plots.figures import (pictures_attention, pictures_backward, pictures_hardware, pictures_masks, pictures_matrices,
+                           pictures_numbers, pictures_order, pictures_programs, pictures_roles, pictures_tiles,
+                           pictures_vectors)
 from tests.lib.steps import drawn_in, having
 
 
@@ -23,6 +24,7 @@ def writers(programs: Path, broken: Path) -> dict[str, Callable[[Path], None]]:
     """For each group of pictures, a function that writes them to a directory."""
     return {
         "attention": pictures_attention.attention,
+        "backward": pictures_backward.all_of,
         "tiles": lambda to: [
             pictures_tiles.three_kernels(programs / drawn_in("kernels"), to),
             *(pictures_tiles.fused(step, programs / step, to) for step in having("loop"))],
