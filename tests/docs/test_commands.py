@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tests.lib.programs import REPOSITORY as ROOT, built_commit
 
 LONGEST_S = 60  # of a block
+PYTHON_WITH_NUMPY = Path(sys.executable).parent
 EXERCISE = re.compile(r"^(make (?:ex|broken)\d\d)\b.*", re.MULTILINE)
 BLOCK = re.compile(r"^```sh\n(.*?)^```(?:\n+(?:<details><summary>Answer</summary>\n+)?```output\n(.*?)^```)?",
                    re.MULTILINE | re.DOTALL)
@@ -35,7 +37,7 @@ def test_commands_run(page: Path, tmp_path: Path) -> None:
         commands = EXERCISE.sub(r"if \1; then exit 1; fi", match[1])
         done = subprocess.run(["bash", "-euo", "pipefail", "-c", commands], cwd=tmp_path,
                               capture_output=True, text=True, timeout=LONGEST_S, check=False,
-                              env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(tmp_path),
+                              env={"PATH": f"{PYTHON_WITH_NUMPY}:/usr/local/bin:/usr/bin:/bin", "HOME": str(tmp_path),
                                    "BACKEND": "cpu", "COMMIT": built_commit(),
                                    "WERROR": os.environ.get("WERROR", "0")})
         line = text[:match.start()].count("\n") + 2
