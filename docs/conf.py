@@ -31,7 +31,7 @@ from catalogue import ENTRIES  # noqa: E402
 PAGES = {"contributing": ROOT / "CONTRIBUTING.md", "changelog": ROOT / "CHANGELOG.md",
          **{path.stem: path for path in DOCS.glob("*.md")},
          **{entry.page: ROOT / f"steps/exercises/{entry.page}.md" for entry in ENTRIES}}
-HEADERS = [ROOT / "common/attention.h", ROOT / "common/block_mask.h",
+HEADERS = [ROOT / "common/attention.h", ROOT / "common/backward.h", ROOT / "common/block_mask.h",
            *sorted((ROOT / "common/device").glob("*.cuh"))]
 FOUNDATIONS = sorted(ROOT.glob("steps/foundations/f*_*.cu"))
 SOURCES = [*sorted((ROOT / "steps").glob("step*.cu")), *FOUNDATIONS,

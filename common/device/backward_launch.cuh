@@ -19,19 +19,19 @@ enum Share { SHARE_ROWS, SHARE_QUERIES, SHARE_KEYS, SHARE_SUMS };
 
 /** A kernel of a configuration. */
 struct BackwardPart {
-  const char *name;
-  BackwardKernel kernel;
-  Share share;
+  const char *name;          /**< "keys" for keys_kernel */
+  BackwardKernel kernel;     /**< the instantiation */
+  Share share;               /**< what its grid counts */
   int tile;                  /**< queries or keys of a thread block */
   int threads, shared_bytes; /**< of a thread block */
 };
 
 /** The kernels for one type and head dimension. */
 struct BackwardConfig {
-  Dtype dtype;
-  int head_dim;
-  int block_m, block_n; /**< queries and keys per tile */
-  BackwardPart parts[3];
+  Dtype dtype;           /**< of the tensors */
+  int head_dim;          /**< the only one that it takes */
+  int block_m, block_n;  /**< queries and keys per tile */
+  BackwardPart parts[3]; /**< the kernels in their order */
 };
 
 /** The configuration for a problem, or NULL. */

@@ -17,7 +17,7 @@
 /** The query heads of a pass, a multiple of those that share a key/value head. */
 struct PassHeads {
   int first; /**< counted through the whole batch */
-  int count;
+  int count; /**< of them */
 };
 
 /** Rows of a head in the workspace: it has whole tiles, so that no copy asks where a head ends. */
@@ -106,6 +106,7 @@ struct QueryTiles {
   int first_q, last_q; /**< of the first and the last tile of each head */
   int count;           /**< of all heads together */
 
+  /** Those of the block whose first key is `first_key`. */
   __device__ __forceinline__ QueryTiles(const Problem &problem, int first_key) {
     first_q = first_query(problem, first_key) / BLOCK_M * BLOCK_M;
     last_q = (problem.q_len - 1) / BLOCK_M * BLOCK_M;

@@ -28,10 +28,10 @@ __device__ __forceinline__ void copy_tile_rows(uint32_t tile, const T *matrix, i
                                      row_stride, rows - first - row);
 }
 
-/** The work of a thread block that owns keys: the first of them, and the first of the query heads
- * that read them, counted through the whole batch. */
+/** The work of a thread block that owns keys. */
 struct KeyBlock {
-  int first_key, first_head;
+  int first_key;  /**< the first of them */
+  int first_head; /**< the first query head that reads them, counted through the whole batch */
 };
 
 /** Starts copying K and V of a block: V lies behind K, in a tile of BLOCK_N rows each. */
@@ -104,6 +104,7 @@ constexpr int AHEAD = M == 1 ? 2 : 1;
 
 /** What runs beside the mma of a product: nothing. */
 struct Nothing {
+  /** After the mma of a step. */
   __device__ __forceinline__ void operator()(int) const {}
 };
 
