@@ -94,4 +94,16 @@ COURSE = (
         ("broken27", 3, 30, "ordinary memory beside TMA loads"),
         ("ex31", 3, 90, "bytes through ldmatrix, prmt and stmatrix; scales"),
     )),
+    Chapter("The backward pass", (
+        ("ex32", 1, 20, "a dot product by a warp; D = rowsum(dO o O)"),
+        ("broken29", 1, 20, "which gradients a wrong number can reach"),
+        ("ex37", 2, 30, "who adds up what belongs to several heads"),
+        ("ex33", 2, 30, "products with P^T and dS^T, and which part a thread has"),
+        ("ex34", 2, 35, "the causal mask, seen from the keys"),
+        ("broken30", 1, 20, "what a test with equal numbers of heads does not show"),
+        ("ex35", 2, 35, "operand B whose sum runs over the rows of a tile"),
+        ("ex36", 2, 35, "sums in the order of fragments, additions of 16 bytes"),
+        ("broken31", 2, 25, "why a right answer proves little"),
+        ("broken32", 3, 35, "finding a fault from what is right and what is wrong"),
+    )),
 )

@@ -317,6 +317,45 @@ EXERCISES = {exercise.name: exercise for exercise in (
              counts=("shared_store_conflicts",), gpu="-b 4 -H 16 -n 4096 -d 128",
              gpu_limits=(1.05, 1.2))),
         fails="read of shared memory that nobody wrote", judge="judge_e4m3"),
+    Exercise("ex32", "step13", (), (
+        Part("a head dimension of 32", 1, ("-n 20 -d 32 -H 1",)),
+        Part("any head dimension", 1, ("-n 20 -d 7 -H 1", "-n 20 -k 30 -d 50 -m causal -t bf16 -H 1")),
+        Part("grouped heads, batch entries, another layout", 1,
+             ("-n 20 -k 30 -H 4 -G 2 -b 2 -d 8 --layout bnhd",))),
+        fails="D is missing: dS is P o dP", judge="judge_backward"),
+    Exercise("ex33", "step14", (), (
+        Part("one tile", 2, ("-n 32 -k 32 -H 1",)),
+        Part("several tiles, other head dimensions", 1, ("-n 70 -k 100", "-n 40 -d 100", "-n 40 -d 200 -m causal")),
+        Part("few loads from shared memory", 2, ("-n 64 -H 1",),
+             counts=("shared_load_wavefronts",), gpu="-b 4 -H 16 -n 2048")),
+        fails="query tile 0 is missing", judge="judge_backward"),
+    Exercise("ex34", "step14", (), (
+        Part("no mask, incomplete tiles", 1, ("-n 100 -k 75",)),
+        Part("causal, as many queries as keys", 1, ("-n 96 -m causal", "-n 77 -m causal")),
+        Part("causal, more keys than queries and fewer", 2,
+             ("-n 40 -k 100 -m causal", "-n 100 -k 40 -m causal", "-n 1 -k 70 -m causal")),
+        Part("tiles that are masked are left out", 2, ("-n 256 -H 1 -m causal", "-n 250 -k 100 -H 1 -m causal"),
+             counts=("barriers",), gpu="-b 4 -H 16 -n 2048 -m causal")),
+        fails="the mask is ignored: all entries are unmasked", judge="judge_backward"),
+    Exercise("ex35", "step14b", ("__half, 64", "__half, 128"), (
+        Part("a warp has one fragment of rows in the kernel for keys", 2, ("-n 64 -d 128 -H 1",)),
+        Part("it has two", 1, ("-n 128 -H 1",)),
+        Part("incomplete tiles, a causal mask, grouped heads", 1,
+             ("-n 100 -k 75", "-n 77 -k 130 -H 4 -G 2 -m causal", "-n 90 -d 128 -m causal")),
+        Part("each operand is loaded once", 2, ("-n 256 -H 1",),
+             counts=("ldmatrix_requests",), gpu="-b 4 -H 16 -n 4096")),
+        fails="query tile 0 is missing", judge="judge_backward"),
+    Exercise("ex36", "step15", ("__half, 64", "__half, 128"), (
+        Part("one block of keys", 2, ("-n 128 -H 1",)),
+        Part("several blocks of keys, several heads", 1, ("-n 128 -k 300", "-n 128 -d 128 -H 4 -G 2")),
+        Part("incomplete tiles of queries", 2, ("-n 100 -k 75", "-n 1 -k 200", "-n 33 -k 130 -d 128 -m causal"))),
+        fails="key/value tile 0 is missing", judge="judge_backward"),
+    Exercise("ex37", "step13", (), (
+        Part("each query head has keys of its own", 1, ("-n 20 -k 30 -H 3 -d 8",)),
+        Part("two query heads share a key/value head", 1, ("-n 20 -k 30 -H 4 -G 2 -d 8",)),
+        Part("other groups, several batch entries", 2,
+             ("-n 20 -k 30 -H 6 -G 2 -b 2 -d 8 -m causal", "-n 20 -k 40 -H 4 -G 1 -d 40 --layout bnhd"))),
+        fails="two blocks write the same bytes", judge="judge_backward"),
     Exercise("broken01", "step02", ("__half, 64, 64, 32",), (
         Part("two tiles of keys", 2, ("-n 64",)),
         Part("more tiles, incomplete ones, a causal mask, grouped heads", 1,
@@ -488,4 +527,20 @@ EXERCISES = {exercise.name: exercise for exercise in (
         Part("one barrier for each tile", 1, ("-n 128 -k 512 -H 1",),
              counts=("barriers",), gpu="-b 4 -H 16 -n 2048")),
         fails="cp.async into what another thread may still read, no barrier between: at "),
+    Exercise("broken29", "step14", (), (
+        Part("one head", 1, ("-n 100 -H 1",)),
+        Part("several heads", 3, ("-n 70", "-n 40 -k 60 -H 4 -G 2 -m causal"))),
+        fails="read of global memory that nobody wrote: at @ds = p * (dp[i][j] - row_dots[q]);@", judge="judge_backward"),
+    Exercise("broken30", "step14", (), (
+        Part("each query head has keys of its own", 1, ("-n 70 -H 2",)),
+        Part("query heads that share keys", 3, ("-n 70 -H 4 -G 2", "-n 40 -k 60 -H 3 -G 1 -m causal"))),
+        fails="it must be the sum over the group", judge="judge_backward"),
+    Exercise("broken31", "step15", ("__half, 64", "__half, 128"), (
+        Part("one block of keys", 1, ("-n 100 -k 64 -d 128", "-n 128")),
+        Part("several blocks of keys", 3, ("-n 64 -k 300", "-n 200 -d 128 -m causal"))),
+        fails="two blocks write the same bytes: at @*four = make_float4(@", judge="judge_backward"),
+    Exercise("broken32", "step15", ("__half, 64", "__half, 128"), (
+        Part("D = 128", 2, ("-n 100 -d 128",)),
+        Part("D = 64", 2, ("-n 100", "-n 77 -k 150 -m causal"))),
+        fails="200 of 200 checked rows of dQ, 0 of 200 of dK, 0 of dV", judge="judge_backward"),
 )}
