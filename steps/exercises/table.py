@@ -327,7 +327,7 @@ EXERCISES = {exercise.name: exercise for exercise in (
         Part("one tile", 2, ("-n 32 -k 32 -H 1",)),
         Part("several tiles, other head dimensions", 1, ("-n 70 -k 100", "-n 40 -d 100", "-n 40 -d 200 -m causal")),
         Part("few loads from shared memory", 2, ("-n 64 -H 1",),
-             counts=("shared_load_wavefronts",), gpu="-b 4 -H 16 -n 2048")),
+             counts=("shared_load_requests",), gpu="-b 4 -H 16 -n 2048")),
         fails="query tile 0 is missing", judge="judge_backward"),
     Exercise("ex34", "step14", (), (
         Part("no mask, incomplete tiles", 1, ("-n 100 -k 75",)),
