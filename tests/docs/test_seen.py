@@ -18,27 +18,30 @@ MOST_WORDS = 4000  # outside of code
 
 # What a reader of kernels may look for, and the pages that explain it.
 SEARCHED = {
-    "bank conflict": "swizzles", "occupancy": "gpu", "roofline": "roofline", "swizzle": "swizzles",
-    "mbarrier": "hopper", "online softmax": "online-softmax", "coalescing": "gpu",
+    "bank conflict": "f03", "occupancy": "f04", "roofline": "roofline", "swizzle": "swizzles",
+    "mbarrier": "hopper", "online softmax": "online-softmax", "coalescing": "f02",
     "warp specialisation": "step08", "persistent": "step10", "fp8": "step12", "TMA": "hopper",
     "wgmma": "hopper", "ldmatrix": "swizzles", "cp.async": "pipelines", "racecheck": "debugging",
     "causal mask": "specification", "LSE": "specification", "head dimension": "specification",
     "L2 flush": "measuring", "tensor core": "fragments", "fragment": "fragments",
     "prefetch": "step04", "block mask": "block-masks", "FlexAttention": "map",
     "FlashAttention-3": "fa3-questions", "bf16": "floating-point", "e4m3": "step12",
-    "wavefront": "swizzles", "sector": "gpu", "shared memory": "gpu", "warp shuffle": "gpu",
+    "wavefront": "f03", "sector": "f02", "shared memory": "f02", "warp shuffle": "f04",
     "mutants": "mutants", "simulator": "cpu-backend", "error rule": "correctness",
     "tile scheduler": "step10", "ping-pong": "step08", "setmaxnreg": "step08",
     "exercises": "exercises", "exercise 5": "ex05_rescale", "activations": "real-input", "overflow": "floating-point",
     "JSON": "json-records", "options": "options", "lazy rescaling": "step06b",
-    "cuda-gdb": "debugging", "Nsight Compute": "debugging", "latency": "gpu",
+    "cuda-gdb": "debugging", "Nsight Compute": "debugging", "latency": "f04",
     "bandwidth": "roofline", "padding": "swizzles",
     # What a newcomer may type.
-    "warp divergence": "gpu", "shared memory bank": "gpu", "install": "laptops", "Windows": "laptops",
-    "grouped-query attention": "specification", "HBM": "gpu", "ncu": "debugging",
+    "warp divergence": "gpu", "shared memory bank": "f03", "install": "laptops", "Windows": "laptops",
+    "grouped-query attention": "specification", "HBM": "f01", "ncu": "debugging",
     "multi-head attention": "specification", "register spilling": "gpu", "race condition": "lab",
     "memory bound": "roofline", "kernel fusion": "step02", "sliding window": "block-masks",
-    "numerical stability": "online-softmax"}
+    "numerical stability": "online-softmax",
+    # Of chapter 0.
+    "first program": "f01", "cudaMalloc": "f01", "nvcc": "f01", "array of structures": "f02", "transposition": "f03",
+    "reduction": "f04", "deterministic": "f04", "prefix sum": "f05", "look-back": "f05b", "deadlock": "f05b"}
 
 
 def listed(page: str) -> list[str]:
