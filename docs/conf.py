@@ -143,7 +143,7 @@ def read_page(app: Sphinx, name: str, content: list[str]) -> None:
         body, end = text.rstrip().rsplit("\n\n", 1)
         text = "\n".join([body, "\n## Exercises\n", *own, "", end, ""])
     if ADDRESS:
-        text = text.replace("git clone REPOSITORY", f"git clone {ADDRESS}")
+        text = re.sub(r"\bREPOSITORY\b", ADDRESS, text)
     if name == "index":
         text += "".join(toctree(pages, caption) for caption, pages in tree().items())
     elif f"{name}-tried" in PAGES:
@@ -201,11 +201,12 @@ TERM = re.compile(r"^- (?:\*\*)?(.+?)(?:\*\*)?: .*?\]\(([\w-]+)\.md(?:#[\w-]+)?\
 
 def index_terms(app: Sphinx, doctree: nodes.document) -> None:
     """Who searches for a term of the glossary finds the page that the glossary names, and for
-    "exercise 5" or "ex05" that exercise."""
+    "exercise 5", "exercise 05" or "ex05" that exercise."""
     terms = [term.strip("`* ") for item in re.split(r"\n(?=- |\n)", PAGES["glossary"].read_text())
              for words, page in TERM.findall(item) if page == app.env.docname
              for term in words.split(", ")]
-    terms += [word for entry in ENTRIES if entry.page == app.env.docname for word in (entry.name, entry.number)]
+    terms += [word for entry in ENTRIES if entry.page == app.env.docname for word in (
+        entry.name, entry.number, entry.name.replace("ex", "exercise "))]
     if terms:
         entry = addnodes.index(entries=[("single", term, "", "main", None) for term in terms])
         doctree[0].insert(1, entry)
