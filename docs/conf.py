@@ -104,8 +104,9 @@ def tree() -> dict[str, list[str]]:
     steps = [page for page in listed("steps") if "-tried" not in page]
     return {"Start": ["self", "gpu"], "The steps": ["steps", *steps],
             "Primers": ["primers", *(page for page in listed("primers") if page != "gpu")],
-            "Exercises": ["exercises", "classroom"], "For the teacher": ["teaching", "quizzes", "wrong-answers"],
-            "Reference": ["reference", *listed("reference"), "headers", "contributing", "changelog"]}
+            "Exercises": ["classroom", "exercises"],
+            "Reference": ["reference", *listed("reference"), "headers", "contributing", "changelog"],
+            "For the teacher": ["teaching", "quizzes", "wrong-answers"]}
 
 
 def toctree(pages: list[str], caption: str = "") -> str:
