@@ -25,7 +25,7 @@ from plots.sections import lines_of
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(ROOT / "steps/exercises"))
-from catalogue import ENTRIES  # noqa: E402
+from catalogue import ENTRIES, plan  # noqa: E402, F401
 
 # The files that the pages are made from, by the names of the pages.
 PAGES = {"contributing": ROOT / "CONTRIBUTING.md", "changelog": ROOT / "CHANGELOG.md",

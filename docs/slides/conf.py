@@ -14,8 +14,7 @@ from sphinx_revealjs._ext.notes import revealjs_notes
 from sphinx_revealjs.writers import RevealjsSlideTranslator
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from catalogue import plan  # noqa: E402
-from conf import NAMES, REGION, SOURCES, Cuda, pygments_style, region  # noqa: E402, F401
+from conf import NAMES, REGION, SOURCES, Cuda, plan, pygments_style, region  # noqa: E402, F401
 
 project = "Attention, step by step: slides"
 language = "en"
