@@ -52,8 +52,8 @@ class Entry(NamedTuple):
 
     @property
     def facts(self) -> str:
-        return (f"Level {self.level} · about {self.minutes} minutes · {EXERCISES[self.name].points} points · "
-                f"`make {self.name}`")
+        return (f"Lesson {LESSONS[self.name]} · level {self.level} · about {self.minutes} minutes · "
+                f"{EXERCISES[self.name].points} points · `make {self.name}`")
 
 
 def plan() -> dict[str, list[str]]:
@@ -74,18 +74,19 @@ def lessons() -> dict[str, str]:
     return found
 
 
+LESSONS = lessons()
 ENTRIES = [Entry(*entry) for chapter in COURSE for entry in chapter.entries]
 
 
 def course() -> str:
-    lines, lesson = [], lessons()
+    lines = []
     for chapter in COURSE:
         lines += [f"## {chapter.title}", "",
                   "| exercise | step | lesson | level | minutes | points | trains | read first |",
                   "|---|---|---|---:|---:|---:|---|---|"]
         for entry in map(Entry._make, chapter.entries):
             lines.append(f"| [{entry.name}](../steps/exercises/{entry.page}.md): {entry.title} | "
-                         f"[{entry.step.removeprefix('step')}]({entry.step}.md) | {lesson[entry.name]} | {entry.level} | "
+                         f"[{entry.step.removeprefix('step')}]({entry.step}.md) | {LESSONS[entry.name]} | {entry.level} | "
                          f"{entry.minutes} | "
                          f"{EXERCISES[entry.name].points} | {entry.trains} | {', '.join(entry.read)} |")
         lines.append("")
