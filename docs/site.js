@@ -19,7 +19,7 @@ addEventListener("message", ({ data, source }) => {
 DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = location.protocol !== "file:";
 
 // Of results that are equal otherwise, the first has most words of the query in its title.
-addEventListener("DOMContentLoaded", () => {
+document.addEventListener("DOMContentLoaded", () => {
   if (!window.Scorer) return; // of the page of the search
   Scorer.score = ([, title, , , score]) => score + document.querySelector("input[name=q]").value.toLowerCase()
     .split(/\s+/).filter(word => word && title.toLowerCase().includes(word)).length;
