@@ -33,7 +33,9 @@ PAGES = {"contributing": ROOT / "CONTRIBUTING.md", "changelog": ROOT / "CHANGELO
          **{entry.page: ROOT / f"steps/exercises/{entry.page}.md" for entry in ENTRIES}}
 HEADERS = [ROOT / "common/attention.h", ROOT / "common/block_mask.h",
            *sorted((ROOT / "common/device").glob("*.cuh"))]
-SOURCES = [*sorted((ROOT / "steps").glob("step*.cu")), *HEADERS]
+FOUNDATIONS = sorted(ROOT.glob("steps/foundations/f*_*.cu"))
+SOURCES = [*sorted((ROOT / "steps").glob("step*.cu")), *FOUNDATIONS,
+           ROOT / "steps/foundations/foundation.h", *HEADERS]
 BESIDE = [DOCS / "grade.yml", *(DOCS / "slides").glob("*.md")]  # docs.mk brings them into the site
 REGION = re.compile(r"\S+, region (\w+)")
 NAMES = {file: name for name, file in PAGES.items()} | {
@@ -102,7 +104,9 @@ def listed(name: str) -> list[str]:
 def tree() -> dict[str, list[str]]:
     """The pages in the order of reading, by the captions in the sidebar."""
     steps = [page for page in listed("steps") if "-tried" not in page]
-    return {"Start": ["self", "gpu"], "The steps": ["steps", *steps],
+    programs = [page for file in FOUNDATIONS if (page := file.name.split("_")[0]) in PAGES]
+    return {"Start": ["self"], "Chapter 0: foundations": ["foundations", *programs, "gpu"],
+            "The steps": ["steps", *steps],
             "Primers": ["primers", *(page for page in listed("primers") if page != "gpu")],
             "Exercises": ["classroom", "exercises"],
             "Reference": ["reference", *listed("reference"), "headers", "contributing", "changelog"],

@@ -4,8 +4,8 @@ answers to them into their pages; and into links to regions of the source the li
 
 Usage: python3 -m plots.figures.pages RESULTS-OF-A-GPU DOCS PROGRAMS
 
-Reads the benchmark's records in RESULTS-OF-A-GPU and runs the steps of the CPU backend in PROGRAMS.
-Writes between the markers of DOCS/stepNN.md, options.md, roofline.md, measuring.md, mutants.md,
+Reads the benchmark's records in RESULTS-OF-A-GPU, those of chapter 0 in a file beside it, and runs the steps of the
+CPU backend in PROGRAMS. Writes between the markers of DOCS/stepNN.md, fNN.md, options.md, roofline.md, measuring.md, mutants.md,
 exercises.md and wrong-answers.md, and in the links of all pages of DOCS.
 """
 
@@ -34,6 +34,7 @@ RIVALS = {"fa2": "FlashAttention-2", "fa3": "FlashAttention-3",
           "fa3_fp8": "FlashAttention-3 in e4m3", "fp16": "step {before} in fp16"}
 WRITER = "`make pages`"
 MUTANTS = REPOSITORY / "plots/results/mutants.jsonl"
+FOUNDATIONS = REPOSITORY / "plots/results/h200_foundations.jsonl"
 
 
 def cells(*words: object) -> str:
@@ -210,6 +211,42 @@ def scores(path: Path) -> str:
         for record in records]))
 
 
+def times(program: str, records: list[dict]) -> str:
+    """How fast the stages of a program of chapter 0 are on a GPU, for each size; nothing without records."""
+    uses_mma = any(re.search(r"mma[._]sync", source.read_text())
+                   for source in REPOSITORY.glob(f"steps/foundations/{program}_*.cu"))
+    sizes: dict[int, list[dict]] = {}
+    for record in records:
+        if record["program"] == program and record.get("ms"):
+            sizes.setdefault(record["n"], []).append(record)
+
+    def row(r: dict) -> list[str]:
+        gb_per_s, tflops = 1e-6 * r["bytes"] / r["ms"], 1e-9 * r["flops"] / r["ms"]
+        rate = ([f"{gb_per_s:.0f} GB/s", f"{gb_per_s / r['copy_gb_per_s']:.2f} of a copy"] if r["bytes"] else
+                [f"{tflops:.1f} TFLOP/s", f"{tflops / r['mma_tflops']:.2f} of mma.sync" if uses_mma else "–"]
+                if r["flops"] else ["–", "–"])
+        return [f"`{r['stage']}`", f"{r['ms']:.4g}", *rate, *([f"{r['library_ms'] / r['ms']:.2f}"] if r["library"] else [])]
+
+    lines = []
+    for n, stages in sizes.items():
+        first = stages[0]
+        head = ["stage", "ms", "rate", "of the ceiling",
+                *([f"speed relative to {first['library']}"] if first["library"] else [])]
+        lines += ["", f"Times on one {first['device']}, n = {n:,}, medians of {first['samples']} runs in turns (commit "
+                  f"{first['commit']}):", "", *grid(head, [row(stage) for stage in stages])]
+    return "\n".join(lines[1:])
+
+
+def with_times(page: Path, records: list[dict]) -> str:
+    """A page of chapter 0 with the times of its program, if it has the markers."""
+    text, name = page.read_text(), f"foundations times {page.stem}"
+    return with_section(text, name, WRITER, times(page.stem, records)) if f"<!-- {name}" in text else text
+
+
+def foundation_records() -> list[dict]:
+    return read_records(FOUNDATIONS) if FOUNDATIONS.exists() else []
+
+
 def exercises(content: str) -> str:
     """The course of the exercises, or the wrong answers to them."""
     return subprocess.run([sys.executable, REPOSITORY / "steps/exercises/catalogue.py", content],
@@ -255,6 +292,8 @@ def main() -> int:
     results, docs, programs = load(Path(sys.argv[1])), Path(sys.argv[2]), Path(sys.argv[3])
     for page in docs.rglob("*.md"):
         page.write_text(with_lines(page))
+    for page in docs.glob("f[0-9]*.md"):
+        page.write_text(with_times(page, foundation_records()))
     steps = step_names()
     walk.write(docs, programs.resolve())
     with tempfile.TemporaryDirectory() as scratch:

@@ -22,9 +22,9 @@
 constexpr int THREADS = 256, WARP = 32, WARPS = THREADS / WARP;
 constexpr int MOST_BLOCKS = 1024;
 
-/** The part of this thread: elements that are as far apart as there are threads, so that warps read
- * neighbours. Four sums hide the latency of additions, and loads of 16 bytes take fewer requests.
- */
+// [part]
+/** The part of this thread: every gridDim.x * 256-th four of elements, so that warps read
+ * neighbours. Four sums hide the latency of additions; loads of 16 bytes take fewer requests. */
 __device__ float sum_of_part(const float *x, int64_t n) {
   const int64_t thread = (int64_t)blockIdx.x * THREADS + threadIdx.x;
   const int64_t threads = (int64_t)gridDim.x * THREADS;
@@ -40,7 +40,8 @@ __device__ float sum_of_part(const float *x, int64_t n) {
   if (rest < n) sums[0] += x[rest];
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
-
+// [part]
+// [tree]
 /** The sum over a block, right in thread 0: in each round half of the threads add two sums. */
 __device__ float block_sum_by_tree(float sum) {
   __shared__ float sums[THREADS];
@@ -52,7 +53,8 @@ __device__ float block_sum_by_tree(float sum) {
   }
   return sums[thread];
 }
-
+// [tree]
+// [shuffles]
 __device__ float warp_sum(float sum) {
   for (int distance = WARP / 2; distance > 0; distance /= 2) {
     sum += __shfl_down_sync(0xffffffff, sum, distance);
@@ -69,6 +71,7 @@ __device__ float block_sum_by_shuffles(float sum) {
   __syncthreads();  // the sums of all warps are there
   return warp == 0 ? warp_sum(lane < WARPS ? sums[lane] : 0) : 0;
 }
+// [shuffles]
 
 __global__ void __launch_bounds__(THREADS) tree_kernel(const float *x, int64_t n, float *sums) {
   const float sum = block_sum_by_tree(sum_of_part(x, n));
@@ -80,14 +83,15 @@ __global__ void __launch_bounds__(THREADS) shuffle_kernel(const float *x, int64_
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
+// [atomics]
 /** *sum must be 0 before. */
 __global__ void __launch_bounds__(THREADS) atomic_kernel(const float *x, int64_t n, float *sum) {
   const float block_sum = block_sum_by_shuffles(sum_of_part(x, n));
   if (threadIdx.x == 0) atomicAdd(sum, block_sum);
 }
-
-/** The block that counts itself last adds the sums of all, in their order. *done must be 0 before.
- */
+// [atomics]
+// [last_block]
+/** The last block to count itself adds all sums, in their order. *done must be 0 before. */
 __global__ void __launch_bounds__(THREADS)
     last_block_kernel(const float *x, int64_t n, float *sums, unsigned *done, float *sum) {
   __shared__ bool is_last;
@@ -108,6 +112,7 @@ __global__ void __launch_bounds__(THREADS)
     *done = 0;  // for the next launch
   }
 }
+// [last_block]
 
 static int64_t n;
 static int blocks;
@@ -149,7 +154,8 @@ static float get_result(void) {
 }
 
 /** After a launch on integers; then counts the different sums of LAUNCHES launches on fractions. */
-static bool is_right(void (*run)(void), char note[200]) {
+template <void (*run)(void)>
+static bool is_right(char note[200]) {
   enum { LAUNCHES = 10 };
   float found[LAUNCHES];
   int different = 0;
@@ -195,16 +201,14 @@ int main(int argc, char **argv) {
   blocks = needed < MOST_BLOCKS ? needed : MOST_BLOCKS;
 
   foundation_work(bytes, 0);
-  foundation_stage("tree", run_tree, [](char *note) { return is_right(run_tree, note); });
-  foundation_stage("shuffles", run_shuffles,
-                   [](char *note) { return is_right(run_shuffles, note); });
-  foundation_stage("atomics", run_atomics, [](char *note) { return is_right(run_atomics, note); });
-  foundation_stage("last-block", run_last_block,
-                   [](char *note) { return is_right(run_last_block, note); });
+  foundation_stage("tree", run_tree, is_right<run_tree>);
+  foundation_stage("shuffles", run_shuffles, is_right<run_shuffles>);
+  foundation_stage("atomics", run_atomics, is_right<run_atomics>);
+  foundation_stage("last-block", run_last_block, is_right<run_last_block>);
 #ifdef HAS_CUB
   CHECK(cub::DeviceReduce::Sum(nullptr, cub_bytes, x, result, n));
   CHECK(cudaMalloc(&cub_memory, cub_bytes));
-  foundation_library("CUB", run_cub, [](char *note) { return is_right(run_cub, note); });
+  foundation_library("CUB", run_cub, is_right<run_cub>);
 #endif
   const int code = foundation_end();
 

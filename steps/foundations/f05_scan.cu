@@ -19,6 +19,7 @@
 
 constexpr int THREADS = 256, WARP = 32, WARPS = THREADS / WARP;
 
+// [hillis_steele]
 /** Hillis and Steele: in each round every sum gets that of twice as many numbers: 8 rounds, each
  * with nearly 256 additions. Two copies, so that a round does not read what it writes. */
 struct HillisSteele {
@@ -36,7 +37,8 @@ struct HillisSteele {
     return x;
   }
 };
-
+// [hillis_steele]
+// [work_efficient]
 /** Blelloch: sums of 2, 4, 8, ... numbers go up a tree, sums of what is before them come down:
  * 16 rounds, but all together only about 2 * 256 additions. */
 struct WorkEfficient {
@@ -63,7 +65,8 @@ struct WorkEfficient {
     return sums[thread] + x;
   }
 };
-
+// [work_efficient]
+// [warps]
 /** Hillis and Steele within a warp, from register to register. */
 __device__ uint32_t warp_scan(uint32_t x) {
   const int lane = threadIdx.x % WARP;
@@ -86,7 +89,8 @@ struct ByWarps {
     return x;
   }
 };
-
+// [warps]
+// [blocks]
 /** Scans the blocks; sums[b] is the sum of block b. */
 template <typename Block>
 __global__ void __launch_bounds__(THREADS)
@@ -102,11 +106,13 @@ __global__ void __launch_bounds__(THREADS) add_kernel(uint32_t *out, const uint3
   const int i = (blockIdx.x + 1) * THREADS + threadIdx.x;
   if (i < n) out[i] += sums[blockIdx.x];
 }
+// [blocks]
 
 static int n;
 static uint32_t *right;
 static uint32_t *in, *out, *sums;  // sums: of the blocks, then of 256 blocks, and so on
 
+// [launches]
 static void scan(void (*kernel)(const uint32_t *, uint32_t *, uint32_t *, int),
                  const uint32_t *from, uint32_t *to, uint32_t *block_sums, int count) {
   const int blocks = (count + THREADS - 1) / THREADS;
@@ -115,6 +121,7 @@ static void scan(void (*kernel)(const uint32_t *, uint32_t *, uint32_t *, int),
   scan(kernel, block_sums, block_sums, block_sums + blocks, blocks);
   add_kernel<<<blocks - 1, THREADS>>>(to, block_sums, count);
 }
+// [launches]
 static void run_hillis_steele(void) {
   scan(blocks_kernel<HillisSteele>, in, out, sums, n);
 }

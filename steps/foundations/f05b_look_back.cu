@@ -34,6 +34,7 @@ __device__ uint32_t warp_total(uint32_t x) {
   return __shfl_sync(0xffffffff, warp_scan(x), WARP - 1);
 }
 
+// [states]
 /** What a block has published in the upper half of a word; the lower half is the sum. */
 enum State : uint32_t { NOTHING, OWN_SUM, SUM_TO_HERE };
 
@@ -55,6 +56,7 @@ __device__ uint32_t look_back(unsigned long long *states, int tile) {
   }
   return sum;
 }
+// [states]
 
 /** Four neighbours in an access of 16 bytes, or those that exist one by one. */
 __device__ void load_four(const uint32_t *in, int i, int n, uint32_t (&x)[4]) {
@@ -79,13 +81,16 @@ __global__ void __launch_bounds__(THREADS)
   __shared__ uint32_t warp_sums[WARPS], before_shared;
   __shared__ int tile_shared;
   const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+  // [number]
   // Tiles are numbered as blocks begin: the predecessors of a running tile have begun before it, so
   // waiting for them ends.
   if (threadIdx.x == 0) tile_shared = atomicAdd(next, 1);
   __syncthreads();  // the number is there
+  // [number]
   const int tile = tile_shared, first = tile * TILE + warp * ROUNDS * 4 * WARP + 4 * lane;
   alignas(16) uint32_t x[ROUNDS][4];
   uint32_t warp_sum = 0;
+  // [tile]
 #pragma unroll
   for (int r = 0; r < ROUNDS; r++) load_four(in, first + r * 4 * WARP, n, x[r]);
 #pragma unroll
@@ -98,6 +103,8 @@ __global__ void __launch_bounds__(THREADS)
   }
   if (lane == 0) warp_sums[warp] = warp_sum;
   __syncthreads();  // the sums of all warps are there
+  // [tile]
+  // [publish]
   if (warp == 0) {
     const uint32_t sum = warp_total(lane < WARPS ? warp_sums[lane] : 0);
     const unsigned long long state = (unsigned long long)(tile == 0 ? SUM_TO_HERE : OWN_SUM) << 32;
@@ -110,6 +117,7 @@ __global__ void __launch_bounds__(THREADS)
     }
   }
   __syncthreads();  // the sum before the tile is there
+  // [publish]
   uint32_t before = before_shared;
   for (int w = 0; w < warp; w++) before += warp_sums[w];
 #pragma unroll

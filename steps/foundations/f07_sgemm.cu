@@ -10,13 +10,11 @@
 #include <stdlib.h>
 
 #include "foundation.h"
-#if defined __CUDACC__ && __has_include(<cublas_v2.h>)
-#include <cublas_v2.h>
-#define HAS_CUBLAS
-#endif
+#include "product.cuh"
 
 constexpr int SIDE = 32;  // of a block in the first two stages; a warp computes a row of it
 
+// [naive]
 /** A thread computes an element; all loads go to global memory, where caches help. */
 __global__ void __launch_bounds__(SIDE *SIDE)
     naive_kernel(const float *a, const float *b, float *c, int n) {
@@ -26,7 +24,9 @@ __global__ void __launch_bounds__(SIDE *SIDE)
   for (int k = 0; k < n; k++) sum += a[(size_t)row * n + k] * b[(size_t)k * n + column];
   c[(size_t)row * n + column] = sum;
 }
+// [naive]
 
+// [shared]
 /** An element, or 0 outside of the matrix, which adds nothing. */
 __device__ float element_or_zero(const float *matrix, int row, int column, int n) {
   return row < n && column < n ? matrix[(size_t)row * n + column] : 0;
@@ -48,7 +48,9 @@ __global__ void __launch_bounds__(SIDE *SIDE)
   }
   if (row < n && column < n) c[(size_t)row * n + column] = sum;
 }
+// [shared]
 
+// [registers]
 constexpr int THREADS = 256;        // of a block that computes 128 x 128 elements
 constexpr int TILE = 128, K = 8;    // columns of A and rows of B in shared memory at a time
 constexpr int OWN = 8;              // rows and columns of a thread
@@ -85,10 +87,11 @@ __global__ void __launch_bounds__(THREADS)
     }
   }
 }
+// [registers]
 
 static int n;
 static float *a, *b, *c;
-static float *a_host, *b_host;
+static float *a_host, *b_host;  // the same numbers
 
 static dim3 grid(int side) {
   return dim3((n + side - 1) / side, (n + side - 1) / side);
@@ -104,11 +107,8 @@ static void run_registers(void) {
 }
 
 #ifdef HAS_CUBLAS
-static cublasHandle_t cublas;
-/** cuBLAS stores columns: its B A is the A B of rows. */
 static void run_cublas(void) {
-  const float one = 1, zero = 0;
-  cublasSgemm(cublas, CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, b, n, a, n, &zero, c, n);
+  product_by_cublas(a, b, c, n);
 }
 #endif
 
@@ -120,25 +120,20 @@ int main(int argc, char **argv) {
   const Program program = {"f07", "Multiplies two N x N matrices of floats.", 30000, 100, 4096};
   const Run run = foundation_begin(argc, argv, &program);
   n = run.n;
-  const size_t elements = (size_t)n * n, bytes = sizeof(float) * elements;
+  const size_t bytes = sizeof(float) * n * n;
   a_host = (float *)foundation_allocate(bytes);
   b_host = (float *)foundation_allocate(bytes);
-  for (size_t i = 0; i < elements; i++) {
-    a_host[i] = foundation_bits(run.seed, 2 * i) % 5 - 2.0f;
-    b_host[i] = foundation_bits(run.seed, 2 * i + 1) % 5 - 2.0f;
-  }
   CHECK(cudaMalloc(&a, bytes));
   CHECK(cudaMalloc(&b, bytes));
   CHECK(cudaMalloc(&c, bytes));
-  CHECK(cudaMemcpy(a, a_host, bytes, cudaMemcpyHostToDevice));
-  CHECK(cudaMemcpy(b, b_host, bytes, cudaMemcpyHostToDevice));
+  product_fill(a, a_host, n, run.seed);
+  product_fill(b, b_host, n, run.seed + 1);
 
   foundation_work(0, 2.0 * n * n * n);
   foundation_stage("naive", run_naive, is_right);
   foundation_stage("shared", run_shared, is_right);
   foundation_stage("registers", run_registers, is_right);
 #ifdef HAS_CUBLAS
-  cublasCreate(&cublas);
   foundation_library("cuBLAS", run_cublas, is_right);
 #endif
   const int code = foundation_end();

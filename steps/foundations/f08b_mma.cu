@@ -12,15 +12,13 @@
 
 #include "device/ptx.cuh"
 #include "foundation.h"
-#if defined __CUDACC__ && __has_include(<cublas_v2.h>)
-#include <cublas_v2.h>
-#define HAS_CUBLAS
-#endif
+#include "product.cuh"
 
 constexpr int THREADS = 256, WARP = 32;
 constexpr int TILE_ROWS = 128, TILE_COLUMNS = 128, K = 32;  // of C; columns of A at a time
 constexpr int DOWN = 4, ACROSS = 4;  // fragments of a warp: 16 rows, 8 columns each
 
+// [places]
 /** Tiles in shared memory, in chunks of 8 halves. The chunks of a row are swizzled: 8 rows at the
  * same column, which ldmatrix reads together, are in different banks (step 06 says more). */
 struct Tiles {
@@ -33,6 +31,7 @@ __device__ int a_place(int row, int chunk) {
 __device__ int b_place(int row, int chunk) {
   return row * TILE_COLUMNS + (chunk ^ row % 8) * 8;
 }
+// [places]
 
 /** Eight neighbours of a row, with 0 outside of the matrix. */
 __device__ uint4 load_eight(const __half *matrix, int row, int column, int n) {
@@ -57,6 +56,7 @@ __device__ void load(Tiles &tiles, const __half *a, const __half *b, int first, 
   }
 }
 
+// [multiply]
 /** Adds the products of two tiles: for each 16 columns of A, ldmatrix brings the fragments of A and
  * B of this warp, and each pair of them goes into an mma.sync. */
 __device__ void multiply(const Tiles &tiles, int y, int x, float (&sums)[DOWN][ACROSS][4]) {
@@ -80,7 +80,9 @@ __device__ void multiply(const Tiles &tiles, int y, int x, float (&sums)[DOWN][A
     }
   }
 }
+// [multiply]
 
+// [write]
 /** A lane holds two neighbours in each of two rows of a 16 x 8 fragment. */
 __device__ void write(float *c, int y, int x, const float (&sums)[DOWN][ACROSS][4], int n) {
   const int lane = threadIdx.x % WARP;
@@ -104,6 +106,7 @@ __device__ void write(float *c, int y, int x, const float (&sums)[DOWN][ACROSS][
     }
   }
 }
+// [write]
 
 __global__ void __launch_bounds__(THREADS)
     mma_kernel(const __half *a, const __half *b, float *c, int n) {
@@ -130,29 +133,13 @@ static void run_mma(void) {
 }
 
 #ifdef HAS_CUBLAS
-static cublasHandle_t cublas;
-/** cuBLAS stores columns: its B A is the A B of rows. */
 static void run_cublas(void) {
-  const float one = 1, zero = 0;
-  cublasGemmEx(cublas, CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, b, CUDA_R_16F, n, a, CUDA_R_16F, n,
-               &zero, c, CUDA_R_32F, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+  product_by_cublas(a, b, c, n);
 }
 #endif
 
 static bool is_right(char note[200]) {
   return foundation_is_product(c, a_host, b_host, n, note);
-}
-
-/** A matrix of small integers in fp16, and the same numbers in `host`. */
-static void fill(__half *matrix, float *host, uint64_t seed) {
-  const size_t elements = (size_t)n * n;
-  __half *halves = (__half *)foundation_allocate(sizeof(__half) * elements);
-  for (size_t i = 0; i < elements; i++) {
-    host[i] = foundation_bits(seed, i) % 5 - 2.0f;
-    halves[i] = __float2half(host[i]);
-  }
-  CHECK(cudaMemcpy(matrix, halves, sizeof(__half) * elements, cudaMemcpyHostToDevice));
-  free(halves);
 }
 
 int main(int argc, char **argv) {
@@ -165,13 +152,12 @@ int main(int argc, char **argv) {
   CHECK(cudaMalloc(&a, sizeof(__half) * elements));
   CHECK(cudaMalloc(&b, sizeof(__half) * elements));
   CHECK(cudaMalloc(&c, sizeof(float) * elements));
-  fill(a, a_host, run.seed);
-  fill(b, b_host, run.seed + 1);
+  product_fill(a, a_host, n, run.seed);
+  product_fill(b, b_host, n, run.seed + 1);
 
   foundation_work(0, 2.0 * n * n * n);
   foundation_stage("mma", run_mma, is_right);
 #ifdef HAS_CUBLAS
-  cublasCreate(&cublas);
   foundation_library("cuBLAS", run_cublas, is_right);
 #endif
   const int code = foundation_end();

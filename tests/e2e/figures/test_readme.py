@@ -120,6 +120,17 @@ def test_pages_have_the_measured_numbers() -> None:
         assert section in page, f"docs/{name}.md is out of date: make pages"
 
 
+def test_pages_of_chapter_0_have_the_measured_times() -> None:
+    for page in (REPOSITORY / "docs").glob("f[0-9]*.md"):
+        assert page.read_text() == pages.with_times(page, pages.foundation_records()), f"{page} is out of date: make pages"
+    record = {"program": "f05", "stage": "tree", "commit": "c0ffee", "device": "NVIDIA H200", "n": 1000, "samples": 20,
+              "ms": 0.5, "bytes": 1e9, "flops": 0, "copy_gb_per_s": 4000, "mma_tflops": 600, "library": "CUB",
+              "library_ms": 0.4}
+    told = pages.times("f05", [record, {**record, "program": "f04"}, {"program": "f05", "n": 1000}])
+    assert told.endswith("| `tree` | 0.5 | 2000 GB/s | 0.50 of a copy | 0.80 |") and told.count("tree") == 1
+    assert pages.times("f05", []) == ""
+
+
 def test_links_to_regions_have_their_lines() -> None:
     for page in (REPOSITORY / "docs").rglob("*.md"):
         assert page.read_text() == with_lines(page), f"{page} is out of date: make pages"
