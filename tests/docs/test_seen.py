@@ -34,7 +34,7 @@ SEARCHED = {
     "cuda-gdb": "debugging", "Nsight Compute": "debugging", "latency": "f04",
     "bandwidth": "roofline", "padding": "swizzles",
     # What a newcomer may type.
-    "warp divergence": "gpu", "shared memory bank": "f03", "install": "laptops", "Windows": "laptops",
+    "warp divergence": "gpu", "shared memory bank": "gpu", "install": "laptops", "Windows": "laptops",
     "grouped-query attention": "specification", "HBM": "f01", "ncu": "debugging",
     "multi-head attention": "specification", "register spilling": "gpu", "race condition": "lab",
     "memory bound": "roofline", "kernel fusion": "step02", "sliding window": "block-masks",
@@ -42,7 +42,7 @@ SEARCHED = {
     "step 04 real model input": "real-input",
     # Of chapter 0.
     "first program": "f01", "cudaMalloc": "f01", "nvcc": "f01", "array of structures": "f02", "transposition": "f03",
-    "reduction": "f04", "deterministic": "f04", "prefix sum": "f05", "look-back": "f05b", "deadlock": "f05b"}
+    "reduction": "f04", "deterministic": "f04", "prefix sum": "f05", "look-back": "f05b", "deadlock": "f10"}
 
 
 def listed(page: str) -> list[str]:
