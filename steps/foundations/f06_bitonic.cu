@@ -9,7 +9,6 @@
  * others read and write all keys.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "foundation.h"
 #if defined __CUDACC__ && __has_include(<cub/cub.cuh>)
@@ -21,13 +20,16 @@ constexpr int THREADS = 256;
 
 constexpr int CHUNK = 2 * THREADS;  // keys that a block sorts or merges in shared memory
 
+// [compare]
 /** Exchanges the keys at i and i + distance if they are in the wrong order. Runs of 2 * `size` keys
  * are sorted up and down in turns, so that two neighbours together rise and then fall. */
 __device__ void compare(uint32_t *keys, int64_t i, int64_t distance, bool up) {
   const uint32_t a = keys[i], b = keys[i + distance];
   if ((a > b) == up) keys[i] = b, keys[i + distance] = a;
 }
+// [compare]
 
+// [chunk]
 /** Steps of the network whose distance is below CHUNK: all of sizes up to CHUNK if `first_size` is
  * 2, or the last ones of one larger size. */
 __global__ void __launch_bounds__(THREADS)
@@ -46,7 +48,9 @@ __global__ void __launch_bounds__(THREADS)
   __syncthreads();  // the last step is complete
   for (int i = threadIdx.x; i < CHUNK; i += THREADS) keys[start + i] = shared[i];
 }
+// [chunk]
 
+// [step]
 /** A step whose distance is CHUNK or more, in global memory. */
 __global__ void __launch_bounds__(THREADS)
     bitonic_step_kernel(uint32_t *keys, int64_t size, int64_t distance) {
@@ -54,11 +58,13 @@ __global__ void __launch_bounds__(THREADS)
   const int64_t i = pair / distance * 2 * distance + pair % distance;
   compare(keys, i, distance, (i & size) == 0);
 }
+// [step]
 
 static int n;
 static int64_t padded;  // n, up to the next power of two, at least CHUNK
 static uint32_t *in, *out, *other, *right;
 
+// [launches]
 static void run_bitonic(void) {
   CHECK(cudaMemsetAsync(other, 0xff, sizeof *other * padded));
   CHECK(cudaMemcpyAsync(other, in, sizeof *in * n, cudaMemcpyDeviceToDevice));
@@ -71,6 +77,7 @@ static void run_bitonic(void) {
   }
   CHECK(cudaMemcpyAsync(out, other, sizeof *in * n, cudaMemcpyDeviceToDevice));
 }
+// [launches]
 
 #ifdef HAS_CUB
 static void *cub_memory;
@@ -84,11 +91,6 @@ static bool is_right(char note[200]) {
   return foundation_equal(out, right, n, note);
 }
 
-static int compare_keys(const void *a, const void *b) {
-  const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-  return (x > y) - (x < y);
-}
-
 int main(int argc, char **argv) {
   const Program program = {"f06", "Sorts N keys of 32 bits.", 500000000, 10000, 100000000};
   const Run run = foundation_begin(argc, argv, &program);
@@ -98,8 +100,7 @@ int main(int argc, char **argv) {
   uint32_t *in_host = (uint32_t *)foundation_allocate(bytes);
   right = (uint32_t *)foundation_allocate(bytes);
   for (int i = 0; i < n; i++) in_host[i] = foundation_bits(run.seed, i);
-  memcpy(right, in_host, bytes);
-  qsort(right, n, sizeof *right, compare_keys);
+  foundation_sort(in_host, right, n);
   CHECK(cudaMalloc(&in, bytes));
   CHECK(cudaMalloc(&out, bytes));
   CHECK(cudaMalloc(&other, sizeof(uint32_t) * padded));

@@ -41,6 +41,7 @@ __device__ uint32_t sum_before(uint32_t x) {
   return sum - x;
 }
 
+// [count]
 /** Counts the digits of all passes: counts[pass][digit], 0 before. */
 template <int BITS>
 __global__ void __launch_bounds__(THREADS)
@@ -50,13 +51,15 @@ __global__ void __launch_bounds__(THREADS)
   for (int i = threadIdx.x; i < ALL; i += THREADS) block_counts[i] = 0;
   __syncthreads();  // all are 0
   for (int i = blockIdx.x * THREADS + threadIdx.x; i < n; i += gridDim.x * THREADS) {
+    const uint32_t key = keys[i];
     for (int pass = 0; pass < 32 / BITS; pass++) {
-      atomicAdd(&block_counts[pass * DIGITS + digit_of<BITS>(keys[i], pass * BITS)], 1);
+      atomicAdd(&block_counts[pass * DIGITS + digit_of<BITS>(key, pass * BITS)], 1);
     }
   }
   __syncthreads();  // all keys are counted
   for (int i = threadIdx.x; i < ALL; i += THREADS) atomicAdd(&counts[i], block_counts[i]);
 }
+// [count]
 
 /** Where the keys of each digit begin: one block for each pass. */
 template <int BITS>
@@ -94,11 +97,12 @@ __global__ void __launch_bounds__(THREADS)
   for (int i = thread; i < WARPS * DIGITS; i += THREADS) counts[i / DIGITS][i % DIGITS] = 0;
   __syncthreads();  // the number of the tile is there, and all counts are 0
   const int tile = tile_shared, first = tile * TILE + warp * KEYS * WARP + lane;
-  uint32_t keys[KEYS], ranks[KEYS];
+  uint32_t keys[KEYS];
+  // [rank]
   // What is behind the last key comes behind it in the last tile, too, and is not written.
 #pragma unroll
   for (int k = 0; k < KEYS; k++) keys[k] = first + k * WARP < n ? in[first + k * WARP] : 0xffffffff;
-    // The rank of a key among those of its digit in this warp, in the order of memory.
+  uint32_t ranks[KEYS];  // among the keys of the same digit in this warp, in the order of memory
 #pragma unroll
   for (int k = 0; k < KEYS; k++) {
     uint32_t *const count = &counts[warp][digit_of<BITS>(keys[k], shift)];
@@ -109,7 +113,9 @@ __global__ void __launch_bounds__(THREADS)
     __syncwarp();  // the count is updated
     ranks[k] = before + lower;
   }
+  // [rank]
   __syncthreads();  // the counts of all warps are complete
+  // [look_back]
   unsigned long long *const mine = &states[(int64_t)tile * DIGITS + thread];
   uint32_t in_tile = 0;
   if (thread < DIGITS) {  // a digit for each thread: warps get the counts of the warps before them
@@ -128,6 +134,8 @@ __global__ void __launch_bounds__(THREADS)
     to_out[thread] = starts[thread] + before - tile_start;  // modulo 2^32
   }
   __syncthreads();  // the starts are there
+  // [look_back]
+  // [move]
 #pragma unroll
   for (int k = 0; k < KEYS; k++) {
     const int digit = digit_of<BITS>(keys[k], shift);
@@ -137,6 +145,7 @@ __global__ void __launch_bounds__(THREADS)
   for (int i = thread; i < TILE && tile * TILE + i < n; i += THREADS) {
     out[to_out[digit_of<BITS>(sorted[i], shift)] + i] = sorted[i];
   }
+  // [move]
 }
 
 static int n, tiles;
@@ -172,19 +181,6 @@ static bool is_right(char note[200]) {
   return foundation_equal(out, right, n, note);
 }
 
-/** By the lower, then by the upper 16 bits. */
-static void sort_on_host(const uint32_t *from, uint32_t *to) {
-  uint32_t *half = (uint32_t *)foundation_allocate(sizeof *half * n);
-  for (int shift = 0; shift <= 16; shift += 16, from = half) {
-    int places[65537] = {};
-    for (int i = 0; i < n; i++) places[(from[i] >> shift & 65535) + 1]++;
-    for (int digit = 0; digit < 65536; digit++) places[digit + 1] += places[digit];
-    uint32_t *const target = shift == 0 ? half : to;
-    for (int i = 0; i < n; i++) target[places[from[i] >> shift & 65535]++] = from[i];
-  }
-  free(half);
-}
-
 int main(int argc, char **argv) {
   const Program program = {"f06b", "Sorts N keys of 32 bits.", 500000000, 10000, 100000000};
   const Run run = foundation_begin(argc, argv, &program);
@@ -194,7 +190,7 @@ int main(int argc, char **argv) {
   uint32_t *in_host = (uint32_t *)foundation_allocate(bytes);
   right = (uint32_t *)foundation_allocate(bytes);
   for (int i = 0; i < n; i++) in_host[i] = foundation_bits(run.seed, i);
-  sort_on_host(in_host, right);
+  foundation_sort(in_host, right, n);
   CHECK(cudaMalloc(&in, bytes));
   CHECK(cudaMalloc(&out, bytes));
   CHECK(cudaMalloc(&other, bytes));

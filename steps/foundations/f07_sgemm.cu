@@ -17,6 +17,7 @@
 
 constexpr int SIDE = 32;  // of a block in the first two stages; a warp computes a row of it
 
+// [naive]
 /** A thread computes an element; all loads go to global memory, where caches help. */
 __global__ void __launch_bounds__(SIDE *SIDE)
     naive_kernel(const float *a, const float *b, float *c, int n) {
@@ -26,7 +27,9 @@ __global__ void __launch_bounds__(SIDE *SIDE)
   for (int k = 0; k < n; k++) sum += a[(size_t)row * n + k] * b[(size_t)k * n + column];
   c[(size_t)row * n + column] = sum;
 }
+// [naive]
 
+// [shared]
 /** An element, or 0 outside of the matrix, which adds nothing. */
 __device__ float element_or_zero(const float *matrix, int row, int column, int n) {
   return row < n && column < n ? matrix[(size_t)row * n + column] : 0;
@@ -48,7 +51,9 @@ __global__ void __launch_bounds__(SIDE *SIDE)
   }
   if (row < n && column < n) c[(size_t)row * n + column] = sum;
 }
+// [shared]
 
+// [registers]
 constexpr int THREADS = 256;        // of a block that computes 128 x 128 elements
 constexpr int TILE = 128, K = 8;    // columns of A and rows of B in shared memory at a time
 constexpr int OWN = 8;              // rows and columns of a thread
@@ -85,6 +90,7 @@ __global__ void __launch_bounds__(THREADS)
     }
   }
 }
+// [registers]
 
 static int n;
 static float *a, *b, *c;

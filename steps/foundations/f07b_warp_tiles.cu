@@ -23,11 +23,13 @@ constexpr int OWN = 8;            // rows and columns of a thread: two times 4, 
 constexpr int WARP_ROWS = 64, WARP_COLUMNS = 32;
 constexpr int ROW_STEP = WARP_ROWS / 2, COLUMN_STEP = WARP_COLUMNS / 2;
 
+// [tiles]
 struct Tiles {
   alignas(16) float a[K][TILE + 4];  // transposed: a[k][row]; the 4 keep the stores of a column
                                      // out of one bank
   alignas(16) float b[K][TILE];      // b[k][column]
 };
+// [tiles]
 
 /** Four neighbours of a row, with 0 outside of the matrix. In one access if all are inside and the
  * rows begin at multiples of 16 bytes. */
@@ -51,6 +53,7 @@ __device__ Loaded load(const float *a, const float *b, int first, int n) {
           load_four(b, first + thread / B_THREADS, left + thread % B_THREADS * 4, n)};
 }
 
+// [store]
 __device__ void store(Tiles &tiles, const Loaded &loaded) {
   const int thread = threadIdx.x, row = thread / A_THREADS, k = thread % A_THREADS * 4;
   tiles.a[k][row] = loaded.a.x;
@@ -59,7 +62,9 @@ __device__ void store(Tiles &tiles, const Loaded &loaded) {
   tiles.a[k + 3][row] = loaded.a.w;
   *reinterpret_cast<float4 *>(&tiles.b[thread / B_THREADS][thread % B_THREADS * 4]) = loaded.b;
 }
+// [store]
 
+// [multiply]
 /** Adds the products of two tiles; (y, x) is the first element of this thread in the block's tile.
  */
 __device__ void multiply(const Tiles &tiles, int y, int x, float (&sums)[OWN][OWN]) {
@@ -77,12 +82,15 @@ __device__ void multiply(const Tiles &tiles, int y, int x, float (&sums)[OWN][OW
     }
   }
 }
+// [multiply]
 
+// [first_element]
 /** The first row and column of this thread: 8 x 4 lanes in a warp, 2 x 4 warps in a block. */
 __device__ int2 first_element() {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   return make_int2(warp % 4 * WARP_COLUMNS + lane % 4 * 4, warp / 4 * WARP_ROWS + lane / 4 * 4);
 }
+// [first_element]
 
 __device__ void write(float *c, int y, int x, const float (&sums)[OWN][OWN], int n) {
   for (int i = 0; i < OWN; i++) {
@@ -114,6 +122,7 @@ __global__ void __launch_bounds__(THREADS)
   write(c, own.y, own.x, sums, n);
 }
 
+// [prefetch]
 /** Two pairs of tiles in turns: one barrier for each, and the loads have the time of a product. */
 __global__ void __launch_bounds__(THREADS, 2)
     prefetch_kernel(const float *a, const float *b, float *c, int n) {
@@ -129,6 +138,7 @@ __global__ void __launch_bounds__(THREADS, 2)
   }
   write(c, own.y, own.x, sums, n);
 }
+// [prefetch]
 
 static int n;
 static float *a, *b, *c;

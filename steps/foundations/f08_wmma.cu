@@ -50,6 +50,7 @@ __global__ void __launch_bounds__(THREADS)
   const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
   const int top = blockIdx.y * TILE, left = blockIdx.x * TILE;
   const int y = warp / 2 * DOWN * SIDE, x = warp % 2 * ACROSS * SIDE;  // of the warp in the block
+  // [products]
   wmma::fragment<wmma::accumulator, SIDE, SIDE, SIDE, float> sums[DOWN][ACROSS];
   for (int i = 0; i < DOWN; i++) {
     for (int j = 0; j < ACROSS; j++) wmma::fill_fragment(sums[i][j], 0.0f);
@@ -72,6 +73,8 @@ __global__ void __launch_bounds__(THREADS)
     }
     __syncthreads();  // nobody reads them any more
   }
+  // [products]
+  // [store]
   // A fragment can be stored as a whole only, so those at the edge of C go through shared memory.
   for (int i = 0; i < DOWN; i++) {
     for (int j = 0; j < ACROSS; j++) {
@@ -86,6 +89,7 @@ __global__ void __launch_bounds__(THREADS)
       __syncwarp();  // it can be overwritten
     }
   }
+  // [store]
 }
 
 static int n;

@@ -21,6 +21,7 @@ constexpr int THREADS = 256, WARP = 32;
 constexpr int TILE_ROWS = 128, TILE_COLUMNS = 128, K = 32;  // of C; columns of A at a time
 constexpr int DOWN = 4, ACROSS = 4;  // fragments of a warp: 16 rows, 8 columns each
 
+// [places]
 /** Tiles in shared memory, in chunks of 8 halves. The chunks of a row are swizzled: 8 rows at the
  * same column, which ldmatrix reads together, are in different banks (step 06 says more). */
 struct Tiles {
@@ -33,6 +34,7 @@ __device__ int a_place(int row, int chunk) {
 __device__ int b_place(int row, int chunk) {
   return row * TILE_COLUMNS + (chunk ^ row % 8) * 8;
 }
+// [places]
 
 /** Eight neighbours of a row, with 0 outside of the matrix. */
 __device__ uint4 load_eight(const __half *matrix, int row, int column, int n) {
@@ -57,6 +59,7 @@ __device__ void load(Tiles &tiles, const __half *a, const __half *b, int first, 
   }
 }
 
+// [multiply]
 /** Adds the products of two tiles: for each 16 columns of A, ldmatrix brings the fragments of A and
  * B of this warp, and each pair of them goes into an mma.sync. */
 __device__ void multiply(const Tiles &tiles, int y, int x, float (&sums)[DOWN][ACROSS][4]) {
@@ -80,7 +83,9 @@ __device__ void multiply(const Tiles &tiles, int y, int x, float (&sums)[DOWN][A
     }
   }
 }
+// [multiply]
 
+// [write]
 /** A lane holds two neighbours in each of two rows of a 16 x 8 fragment. */
 __device__ void write(float *c, int y, int x, const float (&sums)[DOWN][ACROSS][4], int n) {
   const int lane = threadIdx.x % WARP;
@@ -104,6 +109,7 @@ __device__ void write(float *c, int y, int x, const float (&sums)[DOWN][ACROSS][
     }
   }
 }
+// [write]
 
 __global__ void __launch_bounds__(THREADS)
     mma_kernel(const __half *a, const __half *b, float *c, int n) {

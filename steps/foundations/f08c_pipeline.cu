@@ -36,6 +36,7 @@ __device__ int b_place(int row, int chunk) {
   return row * TILE_COLUMNS + (chunk ^ row % 8) * 8;
 }
 
+// [copies]
 /** Starts the copy of a chunk of 8 halves, with 0 outside of the matrix. Rows that do not begin at
  * multiples of 16 bytes are loaded and stored at once. */
 __device__ void copy_eight(__half *to, const __half *matrix, int row, int column, int n) {
@@ -61,6 +62,7 @@ __device__ void start_copies(Tiles &tiles, const __half *a, const __half *b, int
   }
   cp_async_commit();
 }
+// [copies]
 
 /** Adds the products of two tiles: for each 16 columns of A, ldmatrix brings the fragments of A and
  * B of this warp, and each pair of them goes into an mma.sync. */
@@ -116,6 +118,7 @@ __global__ void __launch_bounds__(THREADS, 1)
   Tiles *const ring = reinterpret_cast<Tiles *>(smem);
   const int warp = threadIdx.x / WARP, y = warp / 4 * DOWN * 16, x = warp % 4 * ACROSS * 8;
   float sums[DOWN][ACROSS][4] = {};
+  // [ring]
   for (int s = 0; s < STAGES - 1; s++) start_copies(ring[s], a, b, s * K, n);
   for (int first = 0, s = 0; first < n; first += K, s = (s + 1) % STAGES) {
     cp_async_wait<STAGES - 2>();  // this thread's copies of this stage have arrived
@@ -124,6 +127,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     multiply(ring[s], y, x, sums);
   }
   cp_async_wait<0>();  // no copy may be in flight when the thread ends
+  // [ring]
   write(c, y, x, sums, n);
 }
 

@@ -66,6 +66,7 @@ static void copy_out(int chunk, cudaStream_t stream) {
                         stream));
 }
 
+// [fork_join]
 /** Other streams begin after what is in the default stream, which the time of a stage begins with.
  */
 static void fork(cudaStream_t stream) {
@@ -77,6 +78,7 @@ static void join(cudaStream_t stream) {
   CHECK(cudaEventRecord(end, stream));
   CHECK(cudaStreamWaitEvent(0, end, 0));
 }
+// [fork_join]
 
 /** One stream: copy in, compute, copy out, with nothing at the same time. */
 static void run_in_turn(void) {
@@ -86,6 +88,7 @@ static void run_in_turn(void) {
   join(streams[0]);
 }
 
+// [streams]
 /** The chunks are independent of each other: each can go through a stream of its own. */
 static void run_streams(void) {
   for (int s = 0; s < STREAMS; s++) fork(streams[s]);
@@ -95,7 +98,9 @@ static void run_streams(void) {
   }
   for (int s = 0; s < STREAMS; s++) join(streams[s]);
 }
+// [streams]
 
+// [events]
 /** A stream for each engine: events say that a chunk has arrived and that it has been changed. */
 static void run_events(void) {
   const cudaStream_t leaving = streams[0];
@@ -111,6 +116,7 @@ static void run_events(void) {
   }
   join(copying), join(computing), join(leaving);
 }
+// [events]
 
 static void put_chain(cudaStream_t stream) {
   CHECK(cudaMemsetAsync(chained, 0, sizeof(float) * chained_n, stream));
@@ -126,6 +132,7 @@ static void run_chain(void) {
   join(streams[0]);
 }
 
+// [graph]
 /** The same, captured once: the stream does not run what is put into it, but remembers it. */
 static void capture_chain(void) {
   cudaGraph_t captured;
@@ -140,6 +147,7 @@ static void run_graph(void) {
   CHECK(cudaGraphLaunch(graph, streams[0]));
   join(streams[0]);
 }
+// [graph]
 
 static bool copies_are_right(char note[200]) {
   int i = 0;

@@ -18,6 +18,7 @@ constexpr int THREADS = 128, ACCOUNTS = 64;
 constexpr int FAR = 32;              // words between counters that do not share a line of 128 bytes
 constexpr int MOST_TRIES = 1 << 20;  // on a GPU a deadlock would never end: then threads give up
 
+// [counters]
 /** Every thread adds to one number: the L2 cache adds one after the other. */
 __global__ void __launch_bounds__(THREADS) one_kernel(int n, int *counters) {
   if ((int)(blockIdx.x * THREADS + threadIdx.x) < n) atomicAdd(&counters[0], 1);
@@ -30,12 +31,14 @@ __global__ void __launch_bounds__(THREADS) blocks_kernel(int n, int *counters, i
     atomicAdd(&counters[blockIdx.x % ACCOUNTS * stride], 1);
   }
 }
+// [counters]
 
 /** Two numbers that belong together. */
 struct Account {
   int lock, money, transfers, unused;
 };
 
+// [locks]
 /** Tries once. The fence keeps what follows from being read before the lock is ours. */
 __device__ bool try_lock(Account *account) {
   if (atomicCAS(&account->lock, 0, 1) != 0) return false;
@@ -52,7 +55,9 @@ __device__ void add(Account *account, int money) {
   account->money = __ldcg(&account->money) + money;  // from L2: L1 may hold what was there before
   account->transfers = __ldcg(&account->transfers) + 1;
 }
+// [locks]
 
+// [one_lock]
 /** One lock. A lane that has it does its work and frees it within the loop: if it left the loop
  * first, it might wait there for its warp, and its warp for the lock. */
 __global__ void __launch_bounds__(THREADS) lock_kernel(int n, Account *accounts) {
@@ -65,7 +70,9 @@ __global__ void __launch_bounds__(THREADS) lock_kernel(int n, Account *accounts)
     }
   }
 }
+// [one_lock]
 
+// [transfer]
 /** Money goes from account a to account b, with both locks held; `first` and `second` say in which
  * order they are taken. Returns false if that takes too long. */
 __device__ bool transfer(Account *first, Account *second, Account *a, Account *b) {
@@ -83,7 +90,9 @@ __device__ bool transfer(Account *first, Account *second, Account *a, Account *b
   }
   return false;
 }
+// [transfer]
 
+// [order]
 /** The lower account is locked first, by all: nobody who waits holds a lock that is lower than the
  * one it waits for, so there is no circle of threads that wait for each other. */
 template <bool LOWER_FIRST>
@@ -94,6 +103,7 @@ __global__ void __launch_bounds__(THREADS) transfer_kernel(int n, Account *accou
   const bool swap = LOWER_FIRST && b < a;
   if (!transfer(swap ? b : a, swap ? a : b, a, b)) atomicAdd(gave_up, 1);
 }
+// [order]
 
 static int n;
 static int *counters, *gave_up;

@@ -240,6 +240,18 @@ bool foundation_equal(void *device, const void *right, int64_t count, char note[
   return i == count;
 }
 
+void foundation_sort(const uint32_t *from, uint32_t *to, int64_t count) {
+  uint32_t *half = foundation_allocate(sizeof *half * (size_t)count);
+  for (int shift = 0; shift <= 16; shift += 16, from = half) {
+    int64_t places[65537] = {0};
+    for (int64_t i = 0; i < count; i++) places[(from[i] >> shift & 65535) + 1]++;
+    for (int digit = 0; digit < 65536; digit++) places[digit + 1] += places[digit];
+    uint32_t *const target = shift == 0 ? half : to;
+    for (int64_t i = 0; i < count; i++) target[places[from[i] >> shift & 65535]++] = from[i];
+  }
+  free(half);
+}
+
 /** y = M x */
 static void multiply(const float *m, const double *x, double *y, int n) {
 #pragma omp parallel for

@@ -81,6 +81,9 @@ bool foundation_equal(void *device, const void *right, int64_t count, char note[
  */
 bool foundation_is_product(float *c, const float *a, const float *b, int n, char note[200]);
 
+/** Sorts keys, by their lower, then by their upper 16 bits. */
+void foundation_sort(const uint32_t *from, uint32_t *to, int64_t count);
+
 /** Memory of the host; ends the program if there is none. */
 void *foundation_allocate(size_t bytes);
 

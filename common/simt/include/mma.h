@@ -3,7 +3,8 @@
  * wmma, the matrices of a warp (CUDA C++ Programming Guide, "Warp matrix functions"): 16 x 16 x 16
  * with elements of fp16 or bf16 and sums of fp32. It is made of mma.sync, whose layout it has: with
  * g = lane / 4 and j = 2 * (lane % 4), a lane holds pairs at (g, j), (g + 8, j), (g, j + 8) and
- * (g + 8, j + 8). CUDA leaves the layout open, so a kernel must not depend on it.
+ * (g + 8, j + 8). CUDA leaves the layout open, so a kernel must not depend on it. All is inlined,
+ * so that reports name the line of the kernel, see source_line.c.
  */
 #ifndef SIMT_MMA_H
 #define SIMT_MMA_H
@@ -33,38 +34,39 @@ struct fragment {
 };
 
 namespace detail {
-inline int lane() {
+SIMT_INLINE int lane() {
   return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32;
 }
 /** Row and column of element i of this lane. */
-inline int row_of(int i) {
+SIMT_INLINE int row_of(int i) {
   return lane() / 4 + (i / 2 % 2) * 8;
 }
-inline int column_of(int i) {
+SIMT_INLINE int column_of(int i) {
   return lane() % 4 * 2 + i / 4 * 8 + i % 2;
 }
 template <typename T>
-uint32_t pair(const T *x) {
+SIMT_INLINE uint32_t pair(const T *x) {
   uint32_t bits;
   memcpy(&bits, x, sizeof bits);
   return bits;
 }
-inline SimtElement element(const __half *) {
+SIMT_INLINE SimtElement element(const __half *) {
   return SIMT_FP16;
 }
-inline SimtElement element(const __nv_bfloat16 *) {
+SIMT_INLINE SimtElement element(const __nv_bfloat16 *) {
   return SIMT_BF16;
 }
 }  // namespace detail
 
 template <typename Use, typename T, typename Layout>
-void fill_fragment(fragment<Use, 16, 16, 16, T, Layout> &to, T value) {
+SIMT_INLINE void fill_fragment(fragment<Use, 16, 16, 16, T, Layout> &to, T value) {
   for (T &x : to.x) x = value;
 }
 
 /** `stride` elements from one row to the next, or from one column. */
 template <typename Use, typename T, typename Layout>
-void load_matrix_sync(fragment<Use, 16, 16, 16, T, Layout> &to, const T *from, unsigned stride) {
+SIMT_INLINE void load_matrix_sync(fragment<Use, 16, 16, 16, T, Layout> &to, const T *from,
+                                  unsigned stride) {
   const bool by_rows = __is_same(Layout, row_major);
   __syncwarp();
   for (int i = 0; i < 8; i++) {
@@ -77,8 +79,8 @@ void load_matrix_sync(fragment<Use, 16, 16, 16, T, Layout> &to, const T *from, u
 }
 
 template <typename T>
-void load_matrix_sync(fragment<accumulator, 16, 16, 16, T> &to, const T *from, unsigned stride,
-                      layout_t layout) {
+SIMT_INLINE void load_matrix_sync(fragment<accumulator, 16, 16, 16, T> &to, const T *from,
+                                  unsigned stride, layout_t layout) {
   __syncwarp();
   for (int i = 0; i < 8; i++) {
     const int row = detail::row_of(i), column = detail::column_of(i);
@@ -87,8 +89,8 @@ void load_matrix_sync(fragment<accumulator, 16, 16, 16, T> &to, const T *from, u
 }
 
 template <typename T>
-void store_matrix_sync(T *to, const fragment<accumulator, 16, 16, 16, T> &from, unsigned stride,
-                       layout_t layout) {
+SIMT_INLINE void store_matrix_sync(T *to, const fragment<accumulator, 16, 16, 16, T> &from,
+                                   unsigned stride, layout_t layout) {
   for (int i = 0; i < 8; i++) {
     const int row = detail::row_of(i), column = detail::column_of(i);
     to[layout == mem_row_major ? row * stride + column : column * stride + row] = from.x[i];
@@ -98,10 +100,10 @@ void store_matrix_sync(T *to, const fragment<accumulator, 16, 16, 16, T> &from, 
 
 /** d = a b + c: an mma for the left and one for the right 8 columns. */
 template <typename T, typename A, typename B>
-void mma_sync(fragment<accumulator, 16, 16, 16, float> &d,
-              const fragment<matrix_a, 16, 16, 16, T, A> &a,
-              const fragment<matrix_b, 16, 16, 16, T, B> &b,
-              const fragment<accumulator, 16, 16, 16, float> &c) {
+SIMT_INLINE void mma_sync(fragment<accumulator, 16, 16, 16, float> &d,
+                          const fragment<matrix_a, 16, 16, 16, T, A> &a,
+                          const fragment<matrix_b, 16, 16, 16, T, B> &b,
+                          const fragment<accumulator, 16, 16, 16, float> &c) {
   using detail::pair;
   for (int half = 0; half < 2; half++) {
     const float *sums = &c.x[4 * half];
