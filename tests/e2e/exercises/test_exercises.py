@@ -233,7 +233,7 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("Makefile", "common", "steps", "docs", "plots", "tests"):
         (tmp_path / name).symlink_to(REPOSITORY / name)
     (tmp_path / "steps").unlink()
-    shutil.copytree(REPOSITORY / "steps", tmp_path / "steps", ignore=shutil.ignore_patterns("*[0-9].cu"))
+    shutil.copytree(REPOSITORY / "steps", tmp_path / "steps", ignore=shutil.ignore_patterns("*[0-9].cu", "exf*.cu"))
     subprocess.run(["cp", "-rl", REPOSITORY / "build", tmp_path / "build"], check=True)
     monkeypatch.setenv("COMMIT", built_commit())
 
