@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from plots.figures import (pictures_attention, pictures_hardware, pictures_masks, pictures_numbers, pictures_order,
-                           pictures_roles, pictures_tiles)
+                           pictures_roles, pictures_tiles, pictures_vectors)
 from tests.lib.steps import drawn_in, having
 
 
@@ -32,6 +32,7 @@ def writers(programs: Path, broken: Path) -> dict[str, Callable[[Path], None]]:
                              for kind in pictures_hardware.BANK_TITLES],
         "threads": lambda to: [pictures_hardware.grid_to_lane(programs / drawn_in("threads"), to),
                                pictures_hardware.coalescing(to)],
+        "vectors": lambda to: [draw(to) for draw in pictures_vectors.PICTURES],
         "pipelines": lambda to: [pictures_order.pipeline(step, programs / step, to)
                                  for step in having("pipeline")],
         "roles": lambda to: [pictures_roles.roles(step, programs / "events" / step, to)
