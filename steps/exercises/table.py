@@ -69,10 +69,11 @@ EXERCISES = {exercise.name: exercise for exercise in (
              counts=("global_store_sectors",), gpu="-n 10000000 --stage=staged", gpu_limits=(1.1, 3))),
         fails="global_load_sectors + global_store_sectors is"),
     Exercise("exf03", "f03", (), (
-        Part("padding", 2, ("-n 100 --stage=padded", "-n 128 --stage=padded"),
+        Part("right answers", 1, ("-n 100", "-n 33")),
+        Part("padding", 2, ("-n 128 --stage=padded",),
              counts=("shared_load_wavefronts", "shared_store_wavefronts"),
              gpu="-n 8192 --stage=padded", gpu_limits=(1.1, 3)),
-        Part("a swizzle", 2, ("-n 100 --stage=swizzled", "-n 128 --stage=swizzled"),
+        Part("a swizzle", 2, ("-n 128 --stage=swizzled",),
              counts=("shared_load_wavefronts", "shared_store_wavefronts"),
              gpu="-n 8192 --stage=swizzled", gpu_limits=(1.1, 3))),
         fails="shared_load_wavefronts + shared_store_wavefronts is"),
