@@ -1,5 +1,5 @@
 """Writes the pictures of the pages on the steps, as SVG text: tiles, fragments, banks, pipelines,
-masks, the online softmax, and maps of errors.
+masks, the online softmax, maps of errors, and the programs of chapter 0.
 
 Usage: python3 -m plots.figures.pictures PROGRAMS BROKEN DIRECTORY
        python3 -m plots.figures.pictures --broken SOURCE.cu COPY.cu
@@ -14,8 +14,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from plots.figures import (pictures_attention, pictures_hardware, pictures_masks, pictures_numbers, pictures_order,
-                           pictures_roles, pictures_tiles, pictures_vectors)
+from plots.figures import (pictures_attention, pictures_hardware, pictures_masks, pictures_matrices, pictures_numbers,
+                           pictures_order, pictures_programs, pictures_roles, pictures_tiles, pictures_vectors)
 from tests.lib.steps import drawn_in, having
 
 
@@ -37,6 +37,8 @@ def writers(programs: Path, broken: Path) -> dict[str, Callable[[Path], None]]:
                                  for step in having("pipeline")],
         "roles": lambda to: [pictures_roles.roles(step, programs / "events" / step, to)
                              for step in having("roles")],
+        "matrices": pictures_matrices.all_of,
+        "programs": pictures_programs.all_of,
         "softmax": pictures_numbers.online_softmax,
         "masks": lambda to: pictures_masks.mask_pictures(programs / drawn_in("masks"), to),
         "errors": lambda to: [

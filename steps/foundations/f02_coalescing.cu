@@ -14,7 +14,7 @@
 constexpr int THREADS = 256;
 constexpr int PER_THREAD = 8;   // particles of a thread in the stage "chunks"
 constexpr int IN = 6, OUT = 3;  // floats of a particle: position and velocity; position
-constexpr int IN_ODD = IN + 1;  // odd: 32 lanes that read 32 particles use 32 banks
+constexpr int IN_ODD = IN + 1;  // lanes that read 32 particles use 32 banks; f03's page counts more
 constexpr float DT = 0.125f;    // a power of two, so that the host gets the same bits
 
 // [chunks]

@@ -21,8 +21,8 @@ constexpr int THREADS = 256;
 constexpr int CHUNK = 2 * THREADS;  // keys that a block sorts or merges in shared memory
 
 // [compare]
-/** Exchanges the keys at i and i + distance if they are in the wrong order. Runs of 2 * `size` keys
- * are sorted up and down in turns, so that two neighbours together rise and then fall. */
+/** Exchanges the keys at i and i + distance if they are in the wrong order. Runs of `size` keys are
+ * sorted up and down in turns, so that two neighbours together rise and then fall. */
 __device__ void compare(uint32_t *keys, int64_t i, int64_t distance, bool up) {
   const uint32_t a = keys[i], b = keys[i + distance];
   if ((a > b) == up) keys[i] = b, keys[i + distance] = a;

@@ -1,5 +1,5 @@
 """The commands in the README and in the pages, in blocks of the language sh, run as they are. They print
-what a block of the language output shows right after them."""
+what a block of the language output shows right after them, or first in the answer after them."""
 
 import os
 import re
@@ -13,7 +13,8 @@ from tests.lib.programs import REPOSITORY as ROOT, built_commit
 
 LONGEST_S = 60  # of a block
 EXERCISE = re.compile(r"^(make (?:ex|broken)\d\d)\b.*", re.MULTILINE)
-BLOCK = re.compile(r"^```sh\n(.*?)^```(?:\n+```output\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```sh\n(.*?)^```(?:\n+(?:<details><summary>Answer</summary>\n+)?```output\n(.*?)^```)?",
+                   re.MULTILINE | re.DOTALL)
 PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
          if BLOCK.search(path.read_text())]
 

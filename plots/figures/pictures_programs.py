@@ -1,0 +1,146 @@
+"""Pictures of other programs of chapter 0: the bitonic network of f06, a pass of f06b, streams of f09, locks of f10."""
+
+from pathlib import Path
+
+from plots.figures.pictures_svg import Picture
+
+KEYS = (6, 3, 7, 1, 8, 2, 5, 4)
+
+
+def network(directory: Path) -> None:
+    """f06: what is compared with what, and the keys after each size."""
+    picture = Picture("f06_network", 472, 0, "f06: a bitonic network for 8 keys", "")
+    keys, x, top, step = list(KEYS), 34, 84, 30
+    wires, told = [x], []
+
+    def show(after: str) -> None:
+        nonlocal x
+        for i, key in enumerate(keys):
+            picture.label(x, top + i * step, str(key), "n", "bold")
+        picture.text(x, top - 24, after, "small muted", "middle")
+        told.append(f"{after}: {' '.join(map(str, keys))}")
+        x += 22
+    picture.text(8, 20, "Each arrow compares two keys", "large")
+    picture.text(8, 42, "and moves the larger one to its tip.")
+    body, picture.body = picture.body, []
+    show("in")
+    for size in (2, 4, 8):
+        for distance in (size // 2 >> i for i in range(size.bit_length() - 1)):
+            picture.text(x + distance * 9 - 5, top + 8 * step, f"{distance}", "small muted", "middle")
+            for i in range(8):
+                if i & distance:
+                    continue
+                at, up = x + i % distance * 18, (i & size) == 0
+                ends = (i, i + distance) if up else (i + distance, i)
+                picture.arrow(*((at, top + end * step) for end in ends))
+                if (keys[i] > keys[i + distance]) == up:
+                    keys[i], keys[i + distance] = keys[i + distance], keys[i]
+            x += (distance - 1) * 18 + 20
+        x += 4
+        show(f"size {size}")
+    drawn, picture.body = picture.body, body
+    for i in range(8):
+        picture.line(wires[0], top + i * step, x - 22, top + i * step, "faint")
+    picture.body += drawn
+    picture.text(8, top + 8 * step + 22, "Below: distances. Each step has 4 pairs.", "small")
+    picture.width, picture.height = x, top + 8 * step + 36
+    picture.description = "Keys after each size. " + "; ".join(told) + "."
+    picture.save(directory)
+
+
+def radix(directory: Path) -> None:
+    """f06b: one pass over two tiles of 8 keys, by digits of 2 bits."""
+    keys, digits, tiles = [14, 3, 9, 0, 7, 5, 2, 10, 1, 12, 6, 11, 4, 13, 15, 8], 4, 2
+    each = len(keys) // tiles
+    counts = [[sum(key % digits == d for key in keys[t * each:][:each]) for d in range(digits)] for t in range(tiles)]
+    starts = {(d, t): sum(sum(c[:d]) for c in counts) + sum(c[d] for c in counts[:t]) for d in range(digits) for t in range(tiles)}
+    out = sorted(keys, key=lambda key: key % digits)
+    width, left = 27, 8
+    picture = Picture("f06b_pass", 448, 372, "f06b: a pass of the radix sort",
+                      f"Keys {keys} in two tiles of {each}, sorted by their last digit of base {digits}. Counts of the tiles: "
+                      f"{counts}. Where the keys of each digit begin: {[[starts[d, t] for d in range(digits)] for t in range(tiles)]}. "
+                      f"Result: {out}.")
+    looks = "qkvo"
+
+    def row(y: int, values: list[int]) -> None:
+        for i, key in enumerate(values):
+            picture.rect(left + i * width, y, width, 26, f"{looks[key % digits]} thin")
+            picture.text(left + (i + 0.5) * width, y + 17.5, str(key), "small", "middle")
+    source = 13  # followed by an arrow, below the boxes
+    rank = sum(key % digits == keys[source] % digits for key in keys[each:source])
+    target = starts[keys[source] % digits, 1] + rank
+    picture.arrow((left + (source + 0.5) * width, 60), (left + (target + 0.5) * width, 282))
+    picture.text(8, 20, "Keys; the colour is the last digit, 0 to 3", "bold")
+    row(32, keys)
+    picture.line(left + each * width, 26, left + each * width, 66, "line")
+    picture.text(left, 76, "tile 0", "small muted")
+    picture.text(left + each * width + 4, 76, "tile 1", "small muted")
+    for t in range(tiles):
+        x = left + t * each * width
+        for name, y, numbers in (("counts", 90, counts[t]), ("starts", 172, [starts[d, t] for d in range(digits)])):
+            for d, number in enumerate(numbers):
+                picture.rect(x + 52 + d * 36, y + 14, 36, 26, f"{looks[d]} thin")
+                picture.text(x + 70 + d * 36, y + 31, str(number), "bold", "middle")
+                picture.text(x + 70 + d * 36, y + 8, f"digit {d}" if d == 0 else str(d), "small muted", "middle")
+            picture.text(x, y + 31, name, "small")
+    picture.text(8, 240, "starts: all lower digits, then this digit in tiles before", "small")
+    row(284, out)
+    picture.texts(8, 336, (f"{keys[source]} has digit {keys[source] % digits}: start {starts[keys[source] % digits, 1]}, and {rank} "
+                           f"such key before it in its tile: place {target}.",
+                           "Keys of one digit keep their order."), "small", 20)
+    picture.save(directory)
+
+
+def streams(directory: Path) -> None:
+    """f09: the same chunks in one stream and in three, if each operation takes the same time."""
+    picture = Picture("f09_streams", 460, 330, "f09: copies and kernels in one stream and in three",
+                      "Four chunks. In one stream, copy in, kernel and copy out of each run one after the other: 12 units of "
+                      "time. In three streams, the copy in of a chunk runs beside the kernel of the one before and the copy "
+                      "out of the one before that: 6 units.")
+    left, width, height = 76, 30, 26
+    for top, title, start in ((36, "One stream: nothing at the same time", lambda c: 3 * c),
+                              (176, "Three streams: chunks overlap", lambda c: c)):
+        picture.text(8, top - 14, title, "bold")
+        for row, name in enumerate(("copy in", "kernel", "copy out")):
+            picture.text(left - 8, top + row * height + 18, name, "small", "end")
+            picture.line(left, top + (row + 1) * height, left + 12 * width, top + (row + 1) * height, "faint")
+            for chunk in range(4):
+                x = left + (start(chunk) + row) * width
+                picture.tile(x, top + row * height + 2, width, height - 4, "qkv"[row], "", "thin")
+                picture.text(x + width / 2, top + row * height + 18, str(chunk), "small", "middle")
+        end = left + (start(3) + 3) * width
+        picture.arrow((left, top + 3 * height + 14), (end, top + 3 * height + 14))
+        picture.text((left + end) / 2, top + 3 * height + 30, f"{start(3) + 3} units of time", "small", "middle")
+    picture.text(8, 316, "Numbers are chunks. Each row is a part of the GPU.", "small")
+    picture.save(directory)
+
+
+def locks(directory: Path) -> None:
+    """f10: who waits for whom."""
+    picture = Picture("f10_locks", 440, 336, "f10: a circle of threads that wait, and none",
+                      "Thread i holds lock i and waits for lock i + 1, the last one for lock 0: a circle. If the last thread "
+                      "takes lock 0 first, it holds no other lock while it waits, and the thread before it can go on.")
+    for left, title, last_holds in ((8, "Own lock first", True), (232, "Lower lock first", False)):
+        picture.text(left, 20, title, "large")
+        for i in range(4):
+            y = 52 + i * 58
+            name = str(i) if i < 3 else "63"
+            holds = i < 3 or last_holds
+            picture.tile(left, y, 78, 34, "q", "", "thin")
+            picture.text(left + 39, y + 22, f"thread {name}", "small", "middle")
+            picture.tile(left + 112, y, 62, 34, "k" if holds else "n", "", "thick" if holds else "thin")
+            picture.text(left + 143, y + 22, f"lock {name}", "small", "middle")
+            if holds:
+                picture.line(left + 78, y + 17, left + 112, y + 17, "line")
+            if i < 3:
+                picture.arrow((left + 60, y + 34), (left + 120, y + 58))
+        picture.path(f"M{left + 60} 260C{left + 90} 296 {left + 200} 296 {left + 196} 160"
+                     f"C{left + 194} 100 {left + 190} 78 {left + 176} 72", "arrow")
+    picture.text(8, 308, "Line: holds the lock. Arrow: waits for it.", "small")
+    picture.text(8, 326, "Right: lock 63 is free, so thread 2 can go on.", "small")
+    picture.save(directory)
+
+
+def all_of(directory: Path) -> None:
+    for draw in (network, radix, streams, locks):
+        draw(directory)
