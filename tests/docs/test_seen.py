@@ -38,7 +38,8 @@ SEARCHED = {
     "grouped-query attention": "specification", "HBM": "gpu", "ncu": "debugging",
     "multi-head attention": "specification", "register spilling": "gpu", "race condition": "lab",
     "memory bound": "roofline", "kernel fusion": "step02", "sliding window": "block-masks",
-    "numerical stability": "online-softmax"}
+    "numerical stability": "online-softmax", "step 04": "step04", "exercise 05": "ex05_rescale",
+    "step 04 real model input": "real-input"}
 
 
 def listed(page: str) -> list[str]:
@@ -146,6 +147,7 @@ def test_search_finds_the_page_that_explains(page: Page) -> None:
     for term, name in SEARCHED.items():  # on one page, because the index takes long to load
         page.evaluate("""term => {
           document.querySelector('#search-results').replaceChildren();
+          document.querySelector('input[name=q]').value = term;
           Search.performSearch(term);
         }""", term)
         page.wait_for_function(
