@@ -67,8 +67,8 @@ def lessons() -> dict[str, str]:
     """ "1, class" or "1, home" for an exercise, "1" for a broken kernel."""
     found = {}
     for number, _, _, in_class, _, at_home, broken in plan().values():
-        found |= {name: f"{number}, home" for name in re.findall(r"ex\d\d", at_home)}
-        found |= {name: f"{number}, class" for name in re.findall(r"ex\d\d", in_class)}
+        found |= {name: f"{number}, home" for name in re.findall(r"exf?\d\d[a-z]?", at_home)}
+        found |= {name: f"{number}, class" for name in re.findall(r"exf?\d\d[a-z]?", in_class)}
         for first, last in re.findall(r"(\d+)(?: to (\d+))?", broken):
             found |= {f"broken{i:02}": number for i in range(int(first), int(last or first) + 1)}
     return found

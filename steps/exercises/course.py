@@ -17,6 +17,19 @@ class Chapter:
 
 
 COURSE = (
+    Chapter("First programs", (
+        ("ex00", 1, 10, "an index for each thread, the number of blocks, a copy back"),
+        ("exf02", 1, 20, "coalescing: which lane takes which element"),
+        ("exf03", 1, 15, "banks, padding and a swizzle on a small tile"),
+        ("exf04", 1, 15, "a reduction within a warp, and between the warps of a block"),
+        ("exf05", 1, 15, "what a barrier protects; an index that is off by one"),
+        ("exf06", 2, 15, "a sorting network drawn for a few keys"),
+        ("exf07", 1, 15, "reuse in registers; loads per multiply-add"),
+        ("exf08b", 2, 20, "which lane holds which element of C"),
+        ("exf08c", 2, 20, "waits and barriers of a pipeline of copies"),
+        ("exf09", 1, 15, "events between streams"),
+        ("exf10", 2, 20, "an atomic lock, its fences, and the order of two locks"),
+    )),
     Chapter("Threads and warps", (
         ("ex02", 1, 30, "reductions over a warp by shuffles; coalesced loops"),
         ("ex01", 1, 20, "indices of heads and batch entries, strides, grouped heads"),
