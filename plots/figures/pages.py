@@ -82,7 +82,7 @@ def speed(results: Results, step: str, before: str) -> list[str]:
         rows.insert(2, row(f"speedup over step {before.removeprefix('step')}",
                            lambda r, o: f"{r['tflops'] / o['tflops']:.2f}" if o else "–"))
     return [f"[Speed](measuring.md) on one {first['device']}, {dtype}, N = {SEQLEN}, batch {first['batch']}, "
-            f"{first['heads'] * first['head_dim']} / D heads (commit {first['commit']}, "
+            f"{first['heads'] * first['head_dim']} / D heads (commit {first['commit'][:12]}, "
             f"{first['date'][:10]}):", "",
             *grid(["", *(f"D = {d}, {mask}" for d, mask in columns)], rows)]
 
@@ -233,7 +233,7 @@ def times(program: str, records: list[dict]) -> str:
         head = ["stage", "ms", "rate", "of the ceiling",
                 *([f"speed relative to {first['library']}"] if first["library"] else [])]
         lines += ["", f"Times on one {first['device']}, n = {n:,}, medians of {first['samples']} runs in turns (commit "
-                  f"{first['commit']}):", "", *grid(head, [row(stage) for stage in stages])]
+                  f"{first['commit'][:12]}):", "", *grid(head, [row(stage) for stage in stages])]
     return "\n".join(lines[1:])
 
 

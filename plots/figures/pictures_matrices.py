@@ -155,7 +155,7 @@ def ring(directory: Path) -> None:
     left, top, width, height = 62, 76, 48, 34
     state: dict[int, tuple[int, int]] = {}  # of a slot: k-tile, iteration in which its copy began
     told = []
-    picture.text(8, 20, f"Four slots; tile t is in slot t % {stages}", "large")
+    picture.text(8, 20, f"{stages} slots; tile t is in slot t % {stages}", "large")
     for s in range(stages - 1):
         state[s] = s, -1
     for at in range(-1, steps):

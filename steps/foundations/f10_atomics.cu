@@ -74,11 +74,11 @@ __global__ void __launch_bounds__(THREADS) lock_kernel(int n, Account *accounts)
 
 // [transfer]
 /** Money goes from account a to account b, with both locks held; `first` and `second` say in which
- * order they are taken. Returns false if that takes too long. */
-__device__ bool transfer(Account *first, Account *second, Account *a, Account *b) {
-  for (int tries = 0; tries < MOST_TRIES; tries++) {
+ * order they are taken. Returns false if it gives up because that takes too long. */
+__device__ bool transfer(Account *first, Account *second, Account *a, Account *b, bool gives_up) {
+  for (int tries = 0; tries < MOST_TRIES; tries += gives_up) {
     if (!try_lock(first)) continue;
-    for (; tries < MOST_TRIES; tries++) {
+    for (; tries < MOST_TRIES; tries += gives_up) {
       if (!try_lock(second)) continue;
       add(a, -1);
       add(b, 1);
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(THREADS) transfer_kernel(int n, Account *accou
   if (i >= n) return;
   Account *const a = &accounts[i % ACCOUNTS], *const b = &accounts[(i + 1) % ACCOUNTS];
   const bool swap = LOWER_FIRST && b < a;
-  if (!transfer(swap ? b : a, swap ? a : b, a, b)) atomicAdd(gave_up, 1);
+  if (!transfer(swap ? b : a, swap ? a : b, a, b, !LOWER_FIRST)) atomicAdd(gave_up, 1);
 }
 // [order]
 
