@@ -14,6 +14,7 @@
 
 constexpr int TILE = 32;  // as many as a warp has lanes, and shared memory banks
 constexpr int ROWS = 8;   // rows of the tile that the threads of a block load at a time
+constexpr int VECTOR_THREADS = 128, VECTOR_ROWS = VECTOR_THREADS / (TILE / 4);  // of "vectors"
 
 // [layouts]
 /** Where element (row, column) of a tile is in shared memory. */
@@ -44,6 +45,25 @@ __global__ void __launch_bounds__(TILE *ROWS) naive_kernel(const float *in, floa
   }
 }
 // [naive]
+/** Four neighbours of a row that has `left` more elements, 1 or more. */
+template <bool ALIGNED>
+__device__ float4 load_four(const float *from, int left) {
+  if (ALIGNED) return *reinterpret_cast<const float4 *>(from);
+  return make_float4(from[0], left > 1 ? from[1] : 0, left > 2 ? from[2] : 0,
+                     left > 3 ? from[3] : 0);
+}
+template <bool ALIGNED>
+__device__ void store_four(float *to, float4 four, int left) {
+  if (ALIGNED) {
+    *reinterpret_cast<float4 *>(to) = four;
+  } else {
+    to[0] = four.x;
+    if (left > 1) to[1] = four.y;
+    if (left > 2) to[2] = four.z;
+    if (left > 3) to[3] = four.w;
+  }
+}
+
 // [tiled]
 /** A block transposes a tile through shared memory. */
 template <typename Layout>
@@ -51,18 +71,48 @@ __global__ void __launch_bounds__(TILE *ROWS) tiled_kernel(const float *in, floa
   __shared__ float tile[Layout::FLOATS];
   const int lane = threadIdx.x, top = blockIdx.y * TILE, left = blockIdx.x * TILE;
 #pragma unroll
-  for (int i = threadIdx.y; i < TILE; i += ROWS) {
-    const int row = top + i, column = left + lane;
+  for (int j = 0; j < TILE; j += ROWS) {
+    const int i = j + threadIdx.y, row = top + i, column = left + lane;
     if (row < n && column < n) tile[Layout::place(i, lane)] = in[(int64_t)row * n + column];
   }
   __syncthreads();  // the tile is complete
 #pragma unroll
-  for (int i = threadIdx.y; i < TILE; i += ROWS) {
-    const int row = left + i, column = top + lane;  // of the transposed matrix
+  for (int j = 0; j < TILE; j += ROWS) {
+    const int i = j + threadIdx.y, row = left + i, column = top + lane;  // of the transposed matrix
     if (row < n && column < n) out[(int64_t)row * n + column] = tile[Layout::place(lane, i)];
   }
 }
 // [tiled]
+
+// [vectors]
+/** A thread moves 4 neighbours of a row with one access, if rows begin at multiples of 16 bytes. */
+template <bool ALIGNED>
+__global__ void __launch_bounds__(VECTOR_THREADS)
+    vectors_kernel(const float *in, float *out, int n) {
+  __shared__ float tile[Padded::FLOATS];
+  const int top = blockIdx.y * TILE, left = blockIdx.x * TILE;
+  const int first_row = threadIdx.x / (TILE / 4), c = threadIdx.x % (TILE / 4) * 4;
+#pragma unroll
+  for (int i = 0; i < TILE; i += VECTOR_ROWS) {
+    const int r = first_row + i;
+    if (top + r >= n || left + c >= n) continue;
+    const float4 four = load_four<ALIGNED>(&in[(int64_t)(top + r) * n + left + c], n - left - c);
+    tile[Padded::place(r, c)] = four.x;
+    tile[Padded::place(r, c + 1)] = four.y;
+    tile[Padded::place(r, c + 2)] = four.z;
+    tile[Padded::place(r, c + 3)] = four.w;
+  }
+  __syncthreads();  // the tile is complete
+#pragma unroll
+  for (int i = 0; i < TILE; i += VECTOR_ROWS) {
+    const int r = first_row + i;  // of the transposed tile, so a column of the tile
+    if (left + r >= n || top + c >= n) continue;
+    const float4 four = {tile[Padded::place(c, r)], tile[Padded::place(c + 1, r)],
+                         tile[Padded::place(c + 2, r)], tile[Padded::place(c + 3, r)]};
+    store_four<ALIGNED>(&out[(int64_t)(left + r) * n + top + c], four, n - top - c);
+  }
+}
+// [vectors]
 
 static int n;
 static float *in, *out, *right;
@@ -82,6 +132,11 @@ static void run_padded(void) {
 }
 static void run_swizzled(void) {
   launch(tiled_kernel<Swizzled>);
+}
+static void run_vectors(void) {
+  const int tiles = (n + TILE - 1) / TILE;
+  const auto kernel = n % 4 == 0 ? vectors_kernel<true> : vectors_kernel<false>;
+  kernel<<<dim3(tiles, tiles), VECTOR_THREADS>>>(in, out, n);
 }
 
 static bool is_right(char note[200]) {
@@ -108,6 +163,7 @@ int main(int argc, char **argv) {
   foundation_stage("shared", run_shared, is_right);
   foundation_stage("padded", run_padded, is_right);
   foundation_stage("swizzled", run_swizzled, is_right);
+  foundation_stage("vectors", run_vectors, is_right);
   const int code = foundation_end();
 
   CHECK(cudaFree(in)), CHECK(cudaFree(out));

@@ -10,10 +10,7 @@
 #include <stdlib.h>
 
 #include "foundation.h"
-#if defined __CUDACC__ && __has_include(<cublas_v2.h>)
-#include <cublas_v2.h>
-#define HAS_CUBLAS
-#endif
+#include "product.cuh"
 
 constexpr int SIDE = 32;  // of a block in the first two stages; a warp computes a row of it
 
@@ -94,7 +91,7 @@ __global__ void __launch_bounds__(THREADS)
 
 static int n;
 static float *a, *b, *c;
-static float *a_host, *b_host;
+static float *a_host, *b_host;  // the same numbers
 
 static dim3 grid(int side) {
   return dim3((n + side - 1) / side, (n + side - 1) / side);
@@ -110,11 +107,8 @@ static void run_registers(void) {
 }
 
 #ifdef HAS_CUBLAS
-static cublasHandle_t cublas;
-/** cuBLAS stores columns: its B A is the A B of rows. */
 static void run_cublas(void) {
-  const float one = 1, zero = 0;
-  cublasSgemm(cublas, CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, b, n, a, n, &zero, c, n);
+  product_by_cublas(a, b, c, n);
 }
 #endif
 
@@ -126,25 +120,20 @@ int main(int argc, char **argv) {
   const Program program = {"f07", "Multiplies two N x N matrices of floats.", 30000, 100, 4096};
   const Run run = foundation_begin(argc, argv, &program);
   n = run.n;
-  const size_t elements = (size_t)n * n, bytes = sizeof(float) * elements;
+  const size_t bytes = sizeof(float) * n * n;
   a_host = (float *)foundation_allocate(bytes);
   b_host = (float *)foundation_allocate(bytes);
-  for (size_t i = 0; i < elements; i++) {
-    a_host[i] = foundation_bits(run.seed, 2 * i) % 5 - 2.0f;
-    b_host[i] = foundation_bits(run.seed, 2 * i + 1) % 5 - 2.0f;
-  }
   CHECK(cudaMalloc(&a, bytes));
   CHECK(cudaMalloc(&b, bytes));
   CHECK(cudaMalloc(&c, bytes));
-  CHECK(cudaMemcpy(a, a_host, bytes, cudaMemcpyHostToDevice));
-  CHECK(cudaMemcpy(b, b_host, bytes, cudaMemcpyHostToDevice));
+  product_fill(a, a_host, n, run.seed);
+  product_fill(b, b_host, n, run.seed + 1);
 
   foundation_work(0, 2.0 * n * n * n);
   foundation_stage("naive", run_naive, is_right);
   foundation_stage("shared", run_shared, is_right);
   foundation_stage("registers", run_registers, is_right);
 #ifdef HAS_CUBLAS
-  cublasCreate(&cublas);
   foundation_library("cuBLAS", run_cublas, is_right);
 #endif
   const int code = foundation_end();

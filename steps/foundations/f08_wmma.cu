@@ -12,10 +12,7 @@
 #include <stdlib.h>
 
 #include "foundation.h"
-#if defined __CUDACC__ && __has_include(<cublas_v2.h>)
-#include <cublas_v2.h>
-#define HAS_CUBLAS
-#endif
+#include "product.cuh"
 
 namespace wmma = nvcuda::wmma;
 
@@ -103,29 +100,13 @@ static void run_wmma(void) {
 }
 
 #ifdef HAS_CUBLAS
-static cublasHandle_t cublas;
-/** cuBLAS stores columns: its B A is the A B of rows. */
 static void run_cublas(void) {
-  const float one = 1, zero = 0;
-  cublasGemmEx(cublas, CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, b, CUDA_R_16F, n, a, CUDA_R_16F, n,
-               &zero, c, CUDA_R_32F, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+  product_by_cublas(a, b, c, n);
 }
 #endif
 
 static bool is_right(char note[200]) {
   return foundation_is_product(c, a_host, b_host, n, note);
-}
-
-/** A matrix of small integers in fp16, and the same numbers in `host`. */
-static void fill(__half *matrix, float *host, uint64_t seed) {
-  const size_t elements = (size_t)n * n;
-  __half *halves = (__half *)foundation_allocate(sizeof(__half) * elements);
-  for (size_t i = 0; i < elements; i++) {
-    host[i] = foundation_bits(seed, i) % 5 - 2.0f;
-    halves[i] = __float2half(host[i]);
-  }
-  CHECK(cudaMemcpy(matrix, halves, sizeof(__half) * elements, cudaMemcpyHostToDevice));
-  free(halves);
 }
 
 int main(int argc, char **argv) {
@@ -138,13 +119,12 @@ int main(int argc, char **argv) {
   CHECK(cudaMalloc(&a, sizeof(__half) * elements));
   CHECK(cudaMalloc(&b, sizeof(__half) * elements));
   CHECK(cudaMalloc(&c, sizeof(float) * elements));
-  fill(a, a_host, run.seed);
-  fill(b, b_host, run.seed + 1);
+  product_fill(a, a_host, n, run.seed);
+  product_fill(b, b_host, n, run.seed + 1);
 
   foundation_work(0, 2.0 * n * n * n);
   foundation_stage("wmma", run_wmma, is_right);
 #ifdef HAS_CUBLAS
-  cublasCreate(&cublas);
   foundation_library("cuBLAS", run_cublas, is_right);
 #endif
   const int code = foundation_end();

@@ -167,7 +167,7 @@ static bool transfers_are_right(char note[200]) {
 
 int main(int argc, char **argv) {
   const Program program = {"f10", "Counts N additions, and makes N transfers.", 100000000, 2000,
-                           1000000};
+                           20000};
   const Run run = foundation_begin(argc, argv, &program);
   n = run.n;
   CHECK(cudaMalloc(&counters, sizeof(int) * ACCOUNTS * FAR));

@@ -70,7 +70,7 @@ void foundation_check(cudaError_t status, const char *call) {
 }
 
 void *foundation_allocate(size_t bytes) {
-  void *memory = malloc(bytes);
+  void *memory = calloc(1, bytes);
   if (memory == NULL) stop(EXIT_DEVICE, "host memory: out of memory");
   return memory;
 }

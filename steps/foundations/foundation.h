@@ -84,7 +84,7 @@ bool foundation_is_product(float *c, const float *a, const float *b, int n, char
 /** Sorts keys, by their lower, then by their upper 16 bits. */
 void foundation_sort(const uint32_t *from, uint32_t *to, int64_t count);
 
-/** Memory of the host; ends the program if there is none. */
+/** Memory of the host, all bytes 0; ends the program if there is none. */
 void *foundation_allocate(size_t bytes);
 
 /** Element `index` of an array of random bits, the same for a seed on every machine. */
