@@ -69,7 +69,8 @@ EXERCISES = {exercise.name: exercise for exercise in (
              counts=("global_store_sectors",), gpu="-n 10000000 --stage=staged", gpu_limits=(1.1, 3))),
         fails="global_load_sectors + global_store_sectors is"),
     Exercise("exf03", "f03", (), (
-        Part("right answers", 1, ("-n 100", "-n 33")),
+        Part("right answers", 1, ("-n 100 --stage=naive", "-n 100 --stage=padded", "-n 33 --stage=padded",
+                                  "-n 100 --stage=swizzled", "-n 33 --stage=swizzled")),
         Part("padding", 2, ("-n 128 --stage=padded",),
              counts=("shared_load_wavefronts", "shared_store_wavefronts"),
              gpu="-n 8192 --stage=padded", gpu_limits=(1.1, 3)),
