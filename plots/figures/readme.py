@@ -60,8 +60,9 @@ def listed(words: Iterable[object]) -> str:
 # --- The table -----------------------------------------------------------------------------------
 
 def in_order() -> list[str]:
-    """The steps in the order of reading, as docs/steps.md lists them."""
-    return re.findall(r"^- \[.*\]\((step\w+)\.md\)", (STEPS.parent / "docs/steps.md").read_text(), re.MULTILINE)
+    """The steps in the order of reading, as docs/steps.md lists them, and then those that it does not list yet."""
+    text = (STEPS.parent / "docs/steps.md").read_text()
+    return list(dict.fromkeys([*re.findall(r"^- \[.*\]\((step\w+)\.md\)", text, re.MULTILINE), *step_names()]))
 
 
 def table(results: Results, brief: bool = False) -> str:
