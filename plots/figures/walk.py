@@ -1,4 +1,4 @@
-"""The blocks of docs/profiling.md: code and changes of its stages, what the lab says of them, and what tools
+"""The blocks of docs/profiling*.md: code and changes of its stages, what the lab says of them, and what tools
 on a GPU said of them: sections of tests/gpu/h200/walk.log."""
 
 import re
