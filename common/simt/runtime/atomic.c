@@ -148,10 +148,16 @@ static void end_atomic(const void *address, SimtAccess access, bool writes, bool
   simt_yield();
 }
 
+static SimtAccess access_of(SimtAtomic operation) {
+  return operation == SIMT_ATOMIC_EXCHANGE    ? SIMT_EXCHANGES
+         : operation == SIMT_ATOMIC_ADD_FLOAT ? SIMT_ADDS_FLOATS
+                                              : SIMT_UPDATES;
+}
+
 #define DEFINE_ATOMICS(bits, Unsigned)                                                             \
   Unsigned simt_atomic_##bits(SimtAtomic operation, void *address, Unsigned operand,               \
                               SimtOrder order) {                                                   \
-    const SimtAccess access = operation == SIMT_ATOMIC_EXCHANGE ? SIMT_EXCHANGES : SIMT_UPDATES;   \
+    const SimtAccess access = access_of(operation);                                                \
     begin_atomic(address, sizeof operand, access, order, __builtin_return_address(0));             \
     _Atomic Unsigned *target = address;                                                            \
     Unsigned old = atomic_load(target);                                                            \
