@@ -18,7 +18,7 @@ from plots.figures.all import FIGURES, draw_figure
 from plots.figures.records import DENSE, HEADLINE, SHORT_NAMES, Results, load, name_of
 from plots.figures.style import THEMES
 from plots.sections import with_section
-from tests.lib.steps import STEPS, every_step, source_of, step_names
+from tests.lib.steps import STEPS, source_of, step_names
 
 SHORTS = ("fa2", "cudnn", "fa3")
 LONG_NAMES = {"fa2": "FlashAttention-2", "cudnn": "cuDNN", "fa3": "FlashAttention-3"}
