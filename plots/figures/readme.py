@@ -89,12 +89,13 @@ def table(results: Results, brief: bool = False) -> str:
               f"{first['cuda_runtime']}, {first['date'][:10]}, commit {first['commit']}); × is the "
               f"speedup over {'' if brief else 'FlashAttention-2 and cuDNN as PyTorch has them, and over '}"
               "FlashAttention-3: medians of interleaved runs."]
-    if others := [step.removeprefix("step") for step in in_order() if step not in records]:
+    backward = step_names("backward")
+    if others := [step.removeprefix("step") for step in in_order() if step not in (*records, *backward)]:
         lines[-1] += f" Steps {listed(others)} are for other head dimensions: see their pages."
     if in_e4m3:
         lines[-1] += f" Step {', '.join(map(name_of, in_e4m3))} and its baseline take e4m3."
-    if backward := step_names("backward"):
-        lines[-1] += f" Steps {', '.join(step.removeprefix('step') for step in backward)} are backward passes."
+    if backward:
+        lines[-1] += f" Steps {listed([step.removeprefix('step') for step in backward])} are backward passes."
     return "\n".join(lines)
 
 
