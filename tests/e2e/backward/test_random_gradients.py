@@ -16,7 +16,7 @@ import pytest
 from tests.lib.generators import rounded_d_o, rounded_inputs
 from tests.lib.gradients import NAMES, answers, mistakes
 from tests.lib.problem import Problem
-from tests.lib.programs import GRADIENT_SEED, RIGHT, Program, read_records
+from tests.lib.programs import BACKEND, GRADIENT_SEED, RIGHT, Program, read_records
 from tests.lib.steps import having, settings
 
 GRADIENT_PROBLEMS = int(os.environ.get("GRADIENT_PROBLEMS", "2000"))  # for make test-all
@@ -27,7 +27,7 @@ FORWARD = Program(having("forward")[0])
 
 
 def drawn_problem(rng: random.Random, step: Program) -> Problem:
-    longest = settings(step.name, "tests").get("longest", 300)
+    longest = 400 if BACKEND == "cuda" else settings(step.name, "tests").get("longest", 300)
     lengths = [n for n in (1, 2, 7, 31, 32, 33, 63, 64, 65, 127, 128, 129, 257) if n <= longest]
     q_len, kv_len = (rng.choice([rng.choice(lengths), rng.randint(1, longest)]) for _ in range(2))
     kv_heads = rng.choice([1, 1, 2, 3])
