@@ -219,7 +219,11 @@ static cudaError_t clear(const Problem &problem, void *workspace, int heads, cud
 
 static cudaError_t backward(const Problem *problem, const BackwardTensors *t, int heads,
                             cudaStream_t stream) {
-  return launch_backward<CONFIGS>(problem, t, heads, stream, clear);
+  const auto launch = [&](const KernelLaunch &l, PassHeads pass) {
+    const auto kernel = (BackwardKernel)l.kernel;
+    kernel<<<l.grid, l.block, l.dynamic_shared_bytes, stream>>>(*problem, *t, pass);
+  };
+  return backward_in_passes<CONFIGS>(problem, t, heads, stream, launch, clear);
 }
 
 static size_t workspace_bytes(const Problem *problem) {

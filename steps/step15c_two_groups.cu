@@ -234,7 +234,11 @@ static constexpr BackwardConfig CONFIGS[] = {
 
 static cudaError_t backward(const Problem *problem, const BackwardTensors *t, int heads,
                             cudaStream_t stream) {
-  return launch_backward<CONFIGS>(problem, t, heads, stream, clear_dq_sums);
+  const auto launch = [&](const KernelLaunch &l, PassHeads pass) {
+    const auto kernel = (BackwardKernel)l.kernel;
+    kernel<<<l.grid, l.block, l.dynamic_shared_bytes, stream>>>(*problem, *t, pass);
+  };
+  return backward_in_passes<CONFIGS>(problem, t, heads, stream, launch, clear_dq_sums);
 }
 
 const Step step = {

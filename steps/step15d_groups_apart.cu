@@ -3,21 +3,18 @@
  * Step 15d: the fastest backward pass with mma.sync that was found: the two groups of warps wait
  * for each other as little as possible.
  *
- * The idea: a product needs the tensor cores, but exponentials, dS and copies do not. If all warps
- * of a thread block wait for each other, they do the same kind of work at the same time. So let
- * each group run ahead where it can: one has products while the other has not.
+ * The idea: products need the tensor cores, but exponentials, dS and copies do not. If all warps
+ * wait for each other, they do the same kind of work at the same time. So let one group have
+ * products while the other has not.
  *
  * What changed since step 15c:
  * - One barrier of all warps for each tile, after P^T. The one at the beginning of a tile becomes
  *   one of each group, because group 0 copies Q and its LSE, group 1 dO and D: each group waits for
  *   its own copies, and the barrier after P^T shows them to the other group.
  * - The copies of the next tile start after that barrier, beside the first mma of dV or dK.
- * - Offsets are computed for the first head of a block alone. A division for each tile was 5 % of
- *   the time.
+ * - No division for each tile: offsets are computed for the first head of a block.
  *
- * What it costs: the order of barriers is harder to see. A group may be a whole product ahead.
- *
- * What to look at: `barrier` among the reasons for which warps wait, in this step and in 15c.
+ * What it costs: the order of barriers is harder to see, because a group may be a product ahead.
  */
 #include <math.h>
 
@@ -59,13 +56,12 @@ struct Tiles {
   static constexpr int SHARED_BYTES = 2 * KV_BYTES + 4 * Q_BYTES + 2 * P_BYTES + 2 * NUMBERS_BYTES;
 };
 
-/** The copies of tiles of Q by group 0, of dO by group 1. Each thread copies a chunk of a piece. */
+/** The copies of tiles of Q by group 0, of dO by group 1: each thread copies a chunk of a piece. */
 template <typename T, int HEAD_DIM>
 struct RowCopies {
   static constexpr int BLOCK_M = Tiles<HEAD_DIM>::BLOCK_M;
   static constexpr int ROW_STEP = GROUP_THREADS / SWIZZLE_CHUNKS<HEAD_DIM>;  // rows of a piece
-  static constexpr int ROW_PIECES = HEAD_DIM / 64;
-  static constexpr int PIECES = BLOCK_M / ROW_STEP * ROW_PIECES;
+  static constexpr int ROW_PIECES = HEAD_DIM / 64, PIECES = BLOCK_M / ROW_STEP * ROW_PIECES;
   static constexpr int COPIES = HEAD_DIM == 128 ? 1 : 4;  // pieces beside a step of the product
   int64_t head_stride, row_stride;
   const T *first, *from;  // this thread's chunk in row 0 of the block's first head; the next one
@@ -75,8 +71,8 @@ struct RowCopies {
   __device__ __forceinline__ RowCopies(const Problem &problem, const BackwardTensors &t, int group,
                                        int head) {
     const HeadOffsets offset = head_offsets(problem, head);
-    const int thread = threadIdx.x % GROUP_THREADS;
-    const int row = thread / SWIZZLE_CHUNKS<HEAD_DIM>, chunk = thread % SWIZZLE_CHUNKS<HEAD_DIM>;
+    const int row = threadIdx.x % GROUP_THREADS / SWIZZLE_CHUNKS<HEAD_DIM>;
+    const int chunk = threadIdx.x % SWIZZLE_CHUNKS<HEAD_DIM>;
     row_stride = group == 0 ? problem.q_strides.row : problem.o_strides.row;
     head_stride = group == 0 ? problem.q_strides.head : problem.o_strides.head;
     first = (group == 0 ? (const T *)t.q + offset.q : (const T *)t.d_o + offset.o) +
@@ -91,16 +87,16 @@ struct RowCopies {
     target = tile + chunk_offset<HEAD_DIM>(row, chunk);
     from = first + head * head_stride + of.first_q * row_stride;
     rows = q_len - of.first_q - row;
-    const bool copies = q_len > 0 && thread < BLOCK_M / 4;
     const float *const source = threadIdx.x < GROUP_THREADS ? all.lse_log2 : all.d;
-    if (copies) cp_async_16(numbers + 16 * thread, source + of.first_q + 4 * thread, true);
+    if (q_len == 0 || thread >= BLOCK_M / 4) return;
+    cp_async_16(numbers + 16 * thread, source + of.first_q + 4 * thread, true);
   }
-  /** Starts the copies beside a step of the product: COPIES pieces, as long as there are some. */
-  __device__ __forceinline__ void start(int step) {
+  /** Starts the copies beside a step of the product, as long as there are pieces. */
+  __device__ __forceinline__ void start(int index) {
 #pragma unroll
-    for (int piece = step * COPIES; piece < min((step + 1) * COPIES, PIECES); piece++) {
+    for (int piece = index * COPIES; piece < min((index + 1) * COPIES, PIECES); piece++) {
       const int row = piece / ROW_PIECES * ROW_STEP, column = piece % ROW_PIECES * 64;
-      cp_async_16(shared_pointer(target + row * 2 * HEAD_DIM + column * 2), from + column,
+      cp_async_16(shared_pointer(target + 2 * (row * HEAD_DIM + column)), from + column,
                   row < rows);
       if (column + 64 == HEAD_DIM) from += ROW_STEP * row_stride;
     }
@@ -164,7 +160,7 @@ __global__ void __launch_bounds__(THREADS, 1)
   copy_keys<T, HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem), problem, t, block);
   begin_copies(tile, 0);
 #pragma unroll
-  for (int step = 0; step < Copies::PIECES / Copies::COPIES; step++) copies.start(step);
+  for (int j = 0; j < Copies::PIECES / Copies::COPIES; j++) copies.start(j);
   cp_async_commit();
   cp_async_wait<0>();
   __syncthreads();  // K, V and the first tile are visible
@@ -195,12 +191,13 @@ __global__ void __launch_bounds__(THREADS, 1)
     begin_copies(tiles.next(tile), i + 1);
     // dV += P^T dO or dK += dS^T Q.
     multiply_shared<T, BLOCK_M, HEAD_DIM>(sums, part.sum_rows, part.sum_columns + q_stage,
-                                          [&](int step) { copies.start(step); });
+                                          [&](int index) { copies.start(index); });
     cp_async_commit();
     if (group == 0) named_barrier_sync<THREADS>(3);  // dS^T is complete: group 1 has arrived
     add_dq<T, HEAD_DIM, BLOCK_M, BLOCK_N, Tile::DQ_ROWS, Tile::DQ_COLUMNS>(ds_shared, smem, warp,
                                                                            problem, t, heads, tile);
   }
+  cp_async_wait<0>();  // the zeros in place of a tile behind the last
 
   store_keys(sums, group == 0 ? 1.0f / (1 << P_SHIFT<T>) : problem.scale,
              (T *)(group == 0 ? t.d_v : t.d_k) + part.sum_column,
@@ -225,7 +222,11 @@ static constexpr BackwardConfig CONFIGS[] = {
 
 static cudaError_t backward(const Problem *problem, const BackwardTensors *t, int heads,
                             cudaStream_t stream) {
-  return launch_backward<CONFIGS>(problem, t, heads, stream, clear_dq_sums);
+  const auto launch = [&](const KernelLaunch &l, PassHeads pass) {
+    const auto kernel = (BackwardKernel)l.kernel;
+    kernel<<<l.grid, l.block, l.dynamic_shared_bytes, stream>>>(*problem, *t, pass);
+  };
+  return backward_in_passes<CONFIGS>(problem, t, heads, stream, launch, clear_dq_sums);
 }
 
 const Step step = {

@@ -6,7 +6,6 @@
 #define DEVICE_BACKWARD_GROUPS_CUH
 
 #include "device/backward_tile.cuh"
-#include "device/convert.cuh"
 #include "device/launch.cuh"
 
 // As in steps/step15c_two_groups.cu:

@@ -82,10 +82,10 @@ using ClearSums = cudaError_t (*)(const Problem &problem, void *workspace, int h
                                   cudaStream_t stream);
 
 /** Step::backward of a step with these configurations: passes of `heads` query heads, the last of
- * which may have fewer. */
-template <const auto &CONFIGS>
-static cudaError_t launch_backward(const Problem *problem, const BackwardTensors *t, int heads,
-                                   cudaStream_t stream, ClearSums clear = NULL) {
+ * which may have fewer. `launch` starts one kernel. */
+template <const auto &CONFIGS, typename Launch>
+static cudaError_t backward_in_passes(const Problem *problem, const BackwardTensors *t, int heads,
+                                      cudaStream_t stream, Launch launch, ClearSums clear = NULL) {
   const int all = problem->batch * problem->q_heads;
   for (int first = 0; first < all; first += heads) {
     const PassHeads pass = {first, heads < all - first ? heads : all - first};
@@ -101,8 +101,7 @@ static cudaError_t launch_backward(const Problem *problem, const BackwardTensors
       const cudaError_t error = cudaFuncSetAttribute(
           l.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)l.dynamic_shared_bytes);
       if (error != cudaSuccess) return error;
-      const auto kernel = (BackwardKernel)l.kernel;
-      kernel<<<l.grid, l.block, l.dynamic_shared_bytes, stream>>>(*problem, *t, pass);
+      launch(l, pass);
     }
   }
   return cudaGetLastError();
