@@ -25,7 +25,7 @@ from plots.sections import lines_of
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(ROOT / "steps/exercises"))
-from catalogue import ENTRIES  # noqa: E402
+from catalogue import ENTRIES, plan  # noqa: E402, F401
 
 # The files that the pages are made from, by the names of the pages.
 PAGES = {"contributing": ROOT / "CONTRIBUTING.md", "changelog": ROOT / "CHANGELOG.md",
@@ -108,8 +108,9 @@ def tree() -> dict[str, list[str]]:
     return {"Start": ["self"], "Chapter 0: foundations": ["foundations", *programs, "gpu"],
             "The steps": ["steps", *steps],
             "Primers": ["primers", *(page for page in listed("primers") if page != "gpu")],
-            "Exercises": ["exercises", "classroom"], "For the teacher": ["teaching", "quizzes", "wrong-answers"],
-            "Reference": ["reference", *listed("reference"), "headers", "contributing", "changelog"]}
+            "Exercises": ["classroom", "exercises"],
+            "Reference": ["reference", *listed("reference"), "headers", "contributing", "changelog"],
+            "For the teacher": ["teaching", "quizzes", "wrong-answers"]}
 
 
 def toctree(pages: list[str], caption: str = "") -> str:
@@ -147,7 +148,7 @@ def read_page(app: Sphinx, name: str, content: list[str]) -> None:
         body, end = text.rstrip().rsplit("\n\n", 1)
         text = "\n".join([body, "\n## Exercises\n", *own, "", end, ""])
     if ADDRESS:
-        text = text.replace("git clone REPOSITORY", f"git clone {ADDRESS}")
+        text = re.sub(r"\bREPOSITORY\b", ADDRESS, text)
     if name == "index":
         text += "".join(toctree(pages, caption) for caption, pages in tree().items())
     elif f"{name}-tried" in PAGES:
@@ -205,11 +206,12 @@ TERM = re.compile(r"^- (?:\*\*)?(.+?)(?:\*\*)?: .*?\]\(([\w-]+)\.md(?:#[\w-]+)?\
 
 def index_terms(app: Sphinx, doctree: nodes.document) -> None:
     """Who searches for a term of the glossary finds the page that the glossary names, and for
-    "exercise 5" or "ex05" that exercise."""
+    "exercise 5", "exercise 05" or "ex05" that exercise."""
     terms = [term.strip("`* ") for item in re.split(r"\n(?=- |\n)", PAGES["glossary"].read_text())
              for words, page in TERM.findall(item) if page == app.env.docname
              for term in words.split(", ")]
-    terms += [word for entry in ENTRIES if entry.page == app.env.docname for word in (entry.name, entry.number)]
+    terms += [word for entry in ENTRIES if entry.page == app.env.docname for word in (
+        entry.name, entry.number, entry.name.replace("ex", "exercise "))]
     if terms:
         entry = addnodes.index(entries=[("single", term, "", "main", None) for term in terms])
         doctree[0].insert(1, entry)
@@ -226,7 +228,10 @@ def source_pages(app: Sphinx):
 
 def describe(app: Sphinx, name: str, template: str, context: dict, doctree: nodes.document) -> None:
     """The description that search engines show, which is the first paragraph that says more than where the source
-    is, and the link for editing."""
+    is, and the link for editing. The sidebar of all pages but the first leaves out what is below other pages,
+    because the whole tree in each would be a quarter of the site."""
+    if name != root_doc and (whole := context.get("toctree")):
+        context["toctree"] = lambda **options: whole(**options | {"collapse": True})
     paragraphs = (node.astext() for node in (doctree.findall(nodes.paragraph) if doctree else ()))
     first = next((text for text in paragraphs if not text.startswith("Source:")), context.get("title", project))
     text = re.sub(r"\s+", " ", first)

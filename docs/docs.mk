@@ -31,7 +31,7 @@ docs: explorers
 	  mkdir -p $(SITE)/mathjax/$$(dirname $$part) && \
 	  cp -r $(MATHJAX)/$$part $(SITE)/mathjax/$$(dirname $$part) || exit 1; done
 	@$(MAKE) --no-print-directory slides
-	@echo "docs: $(SITE)/index.html, $$(du -sh $(SITE) | cut -f1)"
+	@echo "docs: $(SITE)/index.html, $$(du -sh --apparent-size $(SITE) | cut -f1)"
 
 # The template forbids to enlarge a slide, and has its main landmark inside of what reveal.js calls an application.
 slides:

@@ -1,6 +1,6 @@
 /**
  * @file
- * Step 14b: the seven products of step 14 on tensor cores.
+ * Step 14b opens a chapter: the seven products of step 14 on tensor cores.
  *
  * The idea: which matrix a warp keeps in its fragments decides what has to be transposed. The
  * fragments of C of one mma are operand A of the next, as P was in step 02b. So a warp that adds up
@@ -63,7 +63,7 @@ template <typename T, int HEAD_DIM, int M, int N>
 __device__ __forceinline__ void multiply_rows(float (&c)[M][N][4], uint32_t a, uint32_t b) {
   constexpr int PAIRS = N / 2;
   uint32_t rows[2][M][4];
-  load_ahead<HEAD_DIM / 16 * PAIRS, AHEAD<M>>(
+  load_ahead<HEAD_DIM / 16 * PAIRS, AHEAD<M, HEAD_DIM>>(
       [&](uint32_t(&columns)[4], int index) {
         const int d = index / PAIRS, n = index % PAIRS;
 #pragma unroll
@@ -91,7 +91,7 @@ template <typename T, int HEAD_DIM, int M, int K>
 __device__ __forceinline__ void multiply_columns(float (&c)[M][HEAD_DIM / MMA_N][4],
                                                  const uint32_t (&a)[M][K][4], uint32_t b) {
   constexpr int PAIRS = HEAD_DIM / 16;
-  load_ahead<K * PAIRS, AHEAD<M>>(
+  load_ahead<K * PAIRS, AHEAD<M, HEAD_DIM>>(
       [&](uint32_t(&rows)[4], int index) {
         const int k = index / PAIRS, d = index % PAIRS;
         ldmatrix_x4_trans(rows,
@@ -122,11 +122,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::KEY_WARPS, HEAD_DIM <= 1
   unsigned char *const q_shared = smem + 2 * V_TILE;
   unsigned char *const numbers_shared = q_shared + 4 * Q_TILE;
 
-  // Under the causal mask the first keys of a head have the most queries: they come first.
-  const int key_tiles = (problem.kv_len + BLOCK_N - 1) / BLOCK_N;
-  const int group = problem.q_heads / problem.kv_heads;
-  const KeyBlock block = {(int)blockIdx.x % key_tiles * BLOCK_N,
-                          heads.first + (int)blockIdx.x / key_tiles * group};
+  const KeyBlock block = key_block<BLOCK_N>(problem, heads, blockIdx.x);
   const QueryTiles<BLOCK_M> tiles(problem, block.first_key);
   QueryTile tile = {block.first_head, tiles.first_q};
   const auto start_copies = [&](QueryTile next, int stage) {
@@ -179,14 +175,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::KEY_WARPS, HEAD_DIM <= 1
   // [keys_loop]
   cp_async_wait<0>();  // K and V, if no query attends to these keys
 
-  if (BOTH || side == 0) {
-    store_keys(sums[0], 1.0f, (T *)t.d_v, problem.v_strides, problem, block,
-               block.first_key + warp_key);
-  }
-  if (BOTH || side == 1) {
-    store_keys(sums[BOTH], problem.scale, (T *)t.d_k, problem.k_strides, problem, block,
-               block.first_key + warp_key);
-  }
+  store_dv_dk<T, BOTH>(sums, side, problem, t, block, warp_key);
 }
 
 /** dQ: one thread block for OWN_QUERIES queries of one head. */
@@ -205,7 +194,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::QUERY_WARPS, HEAD_DIM <=
   const int q_tiles = (problem.q_len + ROWS - 1) / ROWS;
   const int first_q = (q_tiles - 1 - blockIdx.x % q_tiles) * ROWS;
   const int head = heads.first + blockIdx.x / q_tiles;
-  HeadOffsets offset = head_offsets(problem, head);
+  const HeadOffsets offset = head_offsets(problem, head);
   const int key_end = keys_of_rows(problem, first_q, ROWS);
   const int unmasked_end = attended_keys(problem, first_q);
 
@@ -266,11 +255,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::QUERY_WARPS, HEAD_DIM <=
   // [queries_loop]
   cp_async_wait<0>();  // Q and dO, if all keys are masked
 
-  uint32_t again = head;
-  keep_in_register(again);
-  offset = head_offsets(problem, again);
-  store_gradient(dq, problem.scale, (T *)t.d_q + offset.q, problem.q_strides.row, first_q + warp_q,
-                 problem.q_len);
+  store_queries(dq, problem.scale, (T *)t.d_q, problem, head, first_q + warp_q);
 }
 
 template <typename T, int HEAD_DIM, typename Tile = Tiles<HEAD_DIM>>
@@ -291,19 +276,11 @@ static constexpr BackwardConfig CONFIGS[] = {
 
 static cudaError_t backward(const Problem *problem, const BackwardTensors *t, int heads,
                             cudaStream_t stream) {
-  const int all = problem->batch * problem->q_heads;
-  for (int first = 0; first < all; first += heads) {
-    const PassHeads pass = {first, min(heads, all - first)};  // the last may have fewer
-    Description d;
-    describe_backward<CONFIGS>(problem, pass.count, &d);
-    for (int i = 0; i < d.launch_count; i++) {
-      const KernelLaunch &l = d.launches[i];
-      if (const cudaError_t error = allow_shared(l)) return error;
-      const auto kernel = (BackwardKernel)l.kernel;
-      kernel<<<l.grid, l.block, l.dynamic_shared_bytes, stream>>>(*problem, *t, pass);
-    }
-  }
-  return cudaGetLastError();
+  const auto launch = [&](const KernelLaunch &l, PassHeads pass) {
+    const auto kernel = (BackwardKernel)l.kernel;
+    kernel<<<l.grid, l.block, l.dynamic_shared_bytes, stream>>>(*problem, *t, pass);
+  };
+  return backward_in_passes<CONFIGS>(problem, t, heads, stream, launch);
 }
 
 static size_t workspace_bytes(const Problem *problem) {

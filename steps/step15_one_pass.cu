@@ -76,7 +76,7 @@ template <typename T, int A_COLUMNS, int B_COLUMNS, int K, int M, int N>
 __device__ __forceinline__ void multiply_transposed(float (&c)[M][N][4], uint32_t a, uint32_t b) {
   constexpr int PAIRS = N / 2;
   uint32_t columns[2][M][4];
-  load_ahead<K * PAIRS, AHEAD<M>>(
+  load_ahead<K * PAIRS, AHEAD<M, B_COLUMNS>>(
       [&](uint32_t(&rows)[4], int index) {
         const int k = index / PAIRS, n = index % PAIRS;
 #pragma unroll
@@ -146,11 +146,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
   unsigned char *const ds_shared = q_shared + 4 * Q_TILE;
   unsigned char *const numbers_shared = ds_shared + Tile::DS_BYTES;
 
-  // Under the causal mask the first keys of a head have the most queries: they come first.
-  const int key_tiles = (problem.kv_len + BLOCK_N - 1) / BLOCK_N;
-  const int group = problem.q_heads / problem.kv_heads;
-  const KeyBlock block = {(int)blockIdx.x % key_tiles * BLOCK_N,
-                          heads.first + (int)blockIdx.x / key_tiles * group};
+  const KeyBlock block = key_block<BLOCK_N>(problem, heads, blockIdx.x);
   const QueryTiles<BLOCK_M> tiles(problem, block.first_key);
   QueryTile tile = {block.first_head, tiles.first_q};
   const auto start_copies = [&](QueryTile next, int stage) {
@@ -208,14 +204,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
   // [one_pass]
   cp_async_wait<0>();  // K and V, if no query attends to these keys
 
-  if (BOTH || side == 0) {
-    store_keys(sums[0], 1.0f, (T *)t.d_v, problem.v_strides, problem, block,
-               block.first_key + warp_key);
-  }
-  if (BOTH || side == 1) {
-    store_keys(sums[BOTH], problem.scale, (T *)t.d_k, problem.k_strides, problem, block,
-               block.first_key + warp_key);
-  }
+  store_dv_dk<T, BOTH>(sums, side, problem, t, block, warp_key);
 }
 
 template <typename T, int HEAD_DIM, typename Tile = Tiles<HEAD_DIM>>
@@ -235,28 +224,11 @@ static constexpr BackwardConfig CONFIGS[] = {
 
 static cudaError_t backward(const Problem *problem, const BackwardTensors *t, int heads,
                             cudaStream_t stream) {
-  const int all = problem->batch * problem->q_heads;
-  for (int first = 0; first < all; first += heads) {
-    const PassHeads pass = {first, min(heads, all - first)};  // the last may have fewer
-    Description d;
-    describe_backward<CONFIGS>(problem, pass.count, &d);
-    const size_t sum_bytes = sizeof(float) * dq_floats(*problem) * pass.count;
-    if (const cudaError_t error =
-            cudaMemsetAsync(dq_sums(*problem, t->workspace, pass.count, 0), 0, sum_bytes, stream)) {
-      return error;
-    }
-    for (int i = 0; i < d.launch_count; i++) {
-      const KernelLaunch &l = d.launches[i];
-      if (const cudaError_t error = allow_shared(l)) return error;
-      const auto kernel = (BackwardKernel)l.kernel;
-      kernel<<<l.grid, l.block, l.dynamic_shared_bytes, stream>>>(*problem, *t, pass);
-    }
-  }
-  return cudaGetLastError();
-}
-
-static size_t workspace_bytes(const Problem *problem) {
-  return sizeof(float) * (2 * padded_rows(*problem) + dq_floats(*problem));
+  const auto launch = [&](const KernelLaunch &l, PassHeads pass) {
+    const auto kernel = (BackwardKernel)l.kernel;
+    kernel<<<l.grid, l.block, l.dynamic_shared_bytes, stream>>>(*problem, *t, pass);
+  };
+  return backward_in_passes<CONFIGS>(problem, t, heads, stream, launch, clear_dq_sums);
 }
 
 const Step step = {
@@ -267,7 +239,7 @@ const Step step = {
     .head_dims = "D = 64, 128 or 256",
     .nondeterministic = true,
     .supports = supports_backward<CONFIGS>,
-    .workspace_bytes = workspace_bytes,
+    .workspace_bytes = dq_workspace_bytes,
     .describe = describe_backward<CONFIGS>,
     .backward = backward,
 };

@@ -54,26 +54,62 @@ struct Tiles {
 };
 
 // [turns]
-/** The counters of a pass: how many thread blocks have started, then for each head how many have
- * added to each tile of dQ. They lie behind the sums. */
-struct Turns {
-  static constexpr int MOST_BLOCK_M = 32;
-  uint32_t *counters;
-  int tiles;  // counters of each head
+/** The turns of a pass: how many thread blocks have started, then for each head how many have added
+ * to each TURN_QUERIES rows of dQ. They lie behind the sums. */
+constexpr int TURN_QUERIES = 128;
+__host__ __device__ inline uint32_t *turns_of(const Problem &problem, void *workspace, int heads,
+                                              int head) {
+  return (uint32_t *)dq_sums(problem, workspace, heads, heads) + 1 +
+         (int64_t)head * (padded_rows(problem) / TURN_QUERIES);
+}
 
-  __host__ __device__ Turns(const Problem &problem, void *workspace, int heads)
-      : counters((uint32_t *)dq_sums(problem, workspace, heads, heads)),
-        tiles(padded_rows(problem) / MOST_BLOCK_M) {}
-  /** Of the tile `first_q / block_m` of head `head` of the pass. */
-  __device__ __forceinline__ uint32_t *of(int head, int tile) const {
-    return counters + 1 + (int64_t)head * tiles + tile;
+/** What a block needs for its turns. */
+template <int BLOCK_N>
+struct Turns {
+  const Problem &problem;
+  void *workspace;
+  PassHeads heads;
+  KeyBlock block;
+
+  /** Where the turn is counted, and how many blocks add before this one: those of later keys. */
+  __device__ __forceinline__ uint32_t *counter(QueryTile of) const {
+    return turns_of(problem, workspace, heads.count, of.head - heads.first) +
+           of.first_q / TURN_QUERIES;
+  }
+  __device__ __forceinline__ uint32_t before(QueryTile of) const {
+    const int first = of.first_q / TURN_QUERIES * TURN_QUERIES;
+    return (keys_of_rows(problem, first, TURN_QUERIES) - 1) / BLOCK_N - block.first_key / BLOCK_N;
+  }
+  /** Waits until the blocks before this one have added to the rows of a tile. */
+  __device__ __forceinline__ void wait(QueryTile of) const {
+    while (load_acquire(counter(of)) != before(of)) {
+    }
+  }
+  /** After a barrier: all threads of this block have added to these rows. */
+  __device__ __forceinline__ void pass(QueryTile of) const {
+    store_release(counter(of), before(of) + 1);
   }
 };
 
-/** The blocks that add to a tile of dQ before that of key tile `key_tile`: those of later keys. */
-template <int BLOCK_M, int BLOCK_N>
-__device__ __forceinline__ uint32_t turn_of(const Problem &problem, int first_q, int key_tile) {
-  return (keys_of_rows(problem, first_q, BLOCK_M) - 1) / BLOCK_N - key_tile;
+/** How many blocks have started before this one. */
+__device__ __forceinline__ int number_of_block(uint32_t *started) {
+  __shared__ int number;
+  if (threadIdx.x == 0) number = atomicAdd(started, 1);
+  __syncthreads();  // the number is visible
+  return number;
+}
+
+/** The work of block `number`: the last keys of some heads, then the keys before them. */
+template <int BLOCK_N>
+__device__ __forceinline__ KeyBlock ordered_block(const Problem &problem, PassHeads heads,
+                                                  int number) {
+  constexpr int QUERIES = 65536;  // of the heads that take turns
+  const int tiles = (problem.kv_len + BLOCK_N - 1) / BLOCK_N;
+  const int group = problem.q_heads / problem.kv_heads;
+  const int most = max(1, QUERIES / problem.q_len);
+  const int first = number / (most * tiles) * most;
+  const int together = min(most, heads.count / group - first), rest = number - first * tiles;
+  return {(tiles - 1 - rest / together) * BLOCK_N, heads.first + (first + rest % together) * group};
 }
 // [turns]
 
@@ -93,15 +129,9 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
   unsigned char *const numbers_shared = ds_shared + Tile::DS_BYTES;
 
   // Blocks are numbered as they start, so that a block waits only for blocks that have started.
-  const Turns turns(problem, t.workspace, heads.count);
-  __shared__ uint32_t number_shared;
-  if (threadIdx.x == 0) number_shared = atomicAdd(turns.counters, 1);
-  __syncthreads();  // the number is visible
-  const int number = number_shared;
-  const int key_tiles = (problem.kv_len + BLOCK_N - 1) / BLOCK_N;
-  const int key_tile = key_tiles - 1 - number % key_tiles;
-  const int group = problem.q_heads / problem.kv_heads;
-  const KeyBlock block = {key_tile * BLOCK_N, heads.first + number / key_tiles * group};
+  const int number = number_of_block(turns_of(problem, t.workspace, heads.count, 0) - 1);
+  const KeyBlock block = ordered_block<BLOCK_N>(problem, heads, number);
+  const Turns<BLOCK_N> turns = {problem, t.workspace, heads, block};
   const QueryTiles<BLOCK_M> tiles(problem, block.first_key);
   QueryTile tile = {block.first_head, tiles.first_q};
   const auto start_copies = [&](QueryTile next, int stage) {
@@ -123,17 +153,12 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
   copy_keys<T, HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem), problem, t, block);
   if (tiles.count > 0) start_copies(tile, 0);
 
-  // After a barrier: all threads have added to dQ of the tile `of`.
-  const auto pass_turn = [&](QueryTile of) {
-    store_release(turns.of(of.head - heads.first, of.first_q / BLOCK_M),
-                  turn_of<BLOCK_M, BLOCK_N>(problem, of.first_q, key_tile) + 1);
-  };
   for (int i = 0; i < tiles.count; i++, tile = tiles.next(tile)) {
     const uint32_t q_stage = i % 2 * 2 * Q_TILE;
     const float *const numbers = (const float *)(numbers_shared + i % 2 * Tile::NUMBERS_BYTES);
     cp_async_wait<0>();  // Q and dO of this tile, at first also K and V: nothing else is in flight
     __syncthreads();     // all threads' copies are visible; all warps are done with the tile before
-    if (i > 0 && threadIdx.x == 0) pass_turn(tiles.previous(tile));
+    const bool turn_begins = tile.first_q % TURN_QUERIES == 0 || tile.first_q == tiles.first_q;
 
     float s[M][N][4] = {};  // S^T, then P^T
     multiply_rows<T, HEAD_DIM>(s, k_rows, q_rows + q_stage);
@@ -147,6 +172,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
       pack_rows<T>(a, s);
       multiply_columns<T, HEAD_DIM>(sums[0], a, q_columns + q_stage + Q_TILE);  // dV += P^T dO
     }
+    if (i > 0 && turn_begins && threadIdx.x == WARP_SIZE) turns.pass(tiles.previous(tile));
     if (BOTH || side == 1) {
       float ds[M][N][4];  // dP^T - D, then dS^T
       start_with_d(ds, numbers + BLOCK_M);
@@ -156,11 +182,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
       write_rows<BLOCK_M>(a, ds_shared, warp_key);
       multiply_columns<T, HEAD_DIM>(sums[BOTH], a, q_columns + q_stage);  // dK += dS^T Q
     }
-    if (threadIdx.x == 0) {
-      const uint32_t turn = turn_of<BLOCK_M, BLOCK_N>(problem, tile.first_q, key_tile);
-      while (load_acquire(turns.of(tile.head - heads.first, tile.first_q / BLOCK_M)) != turn) {
-      }
-    }
+    if (turn_begins && threadIdx.x == 0) turns.wait(tile);
     __syncthreads();  // dS^T of all warps is complete, and it is this block's turn to add
 
     add_dq<T, HEAD_DIM, BLOCK_M, BLOCK_N, Tile::DQ_ROWS, Tile::DQ_COLUMNS>(ds_shared, smem, warp,
@@ -168,16 +190,9 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
   }
   cp_async_wait<0>();  // K and V, if no query attends to these keys
   __syncthreads();     // all threads have added to dQ of the last tile
-  if (tiles.count > 0 && threadIdx.x == 0) pass_turn(tiles.previous(tile));
+  if (tiles.count > 0 && threadIdx.x == 0) turns.pass(tiles.previous(tile));
 
-  if (BOTH || side == 0) {
-    store_keys(sums[0], 1.0f, (T *)t.d_v, problem.v_strides, problem, block,
-               block.first_key + warp_key);
-  }
-  if (BOTH || side == 1) {
-    store_keys(sums[BOTH], problem.scale, (T *)t.d_k, problem.k_strides, problem, block,
-               block.first_key + warp_key);
-  }
+  store_dv_dk<T, BOTH>(sums, side, problem, t, block, warp_key);
 }
 
 template <typename T, int HEAD_DIM, typename Tile = Tiles<HEAD_DIM>>
@@ -195,32 +210,25 @@ static constexpr BackwardConfig CONFIGS[] = {
     CONFIG<__half, 64>,        CONFIG<__half, 128>,        CONFIG<__half, 256>,
     CONFIG<__nv_bfloat16, 64>, CONFIG<__nv_bfloat16, 128>, CONFIG<__nv_bfloat16, 256>};
 
+/** Sums and turns. */
+static cudaError_t clear(const Problem &problem, void *workspace, int heads, cudaStream_t stream) {
+  const char *const first = (const char *)dq_sums(problem, workspace, heads, 0);
+  const char *const end = (const char *)turns_of(problem, workspace, heads, heads);
+  return cudaMemsetAsync((void *)first, 0, end - first, stream);
+}
+
 static cudaError_t backward(const Problem *problem, const BackwardTensors *t, int heads,
                             cudaStream_t stream) {
-  const int all = problem->batch * problem->q_heads;
-  for (int first = 0; first < all; first += heads) {
-    const PassHeads pass = {first, min(heads, all - first)};  // the last may have fewer
-    Description d;
-    describe_backward<CONFIGS>(problem, pass.count, &d);
-    float *const sums = dq_sums(*problem, t->workspace, pass.count, 0);
-    const Turns turns(*problem, t->workspace, pass.count);
-    const char *const end = (const char *)(turns.counters + 1 + (int64_t)turns.tiles * pass.count);
-    if (const cudaError_t error = cudaMemsetAsync(sums, 0, end - (char *)sums, stream)) {
-      return error;
-    }
-    for (int i = 0; i < d.launch_count; i++) {
-      const KernelLaunch &l = d.launches[i];
-      if (const cudaError_t error = allow_shared(l)) return error;
-      const auto kernel = (BackwardKernel)l.kernel;
-      kernel<<<l.grid, l.block, l.dynamic_shared_bytes, stream>>>(*problem, *t, pass);
-    }
-  }
-  return cudaGetLastError();
+  const auto launch = [&](const KernelLaunch &l, PassHeads pass) {
+    const auto kernel = (BackwardKernel)l.kernel;
+    kernel<<<l.grid, l.block, l.dynamic_shared_bytes, stream>>>(*problem, *t, pass);
+  };
+  return backward_in_passes<CONFIGS>(problem, t, heads, stream, launch, clear);
 }
 
 static size_t workspace_bytes(const Problem *problem) {
-  const int counters = 4 + padded_rows(*problem) / Turns::MOST_BLOCK_M;
-  return sizeof(float) * (2 * padded_rows(*problem) + dq_floats(*problem) + counters);
+  return dq_workspace_bytes(problem) +
+         sizeof(uint32_t) * (4 + padded_rows(*problem) / TURN_QUERIES);
 }
 
 const Step step = {

@@ -46,14 +46,14 @@ endif
 # --- End to end ------------------------------------------------------------------------------------
 
 # Steps called directly, without the command line.
-UNDER_TEST := $(FORWARD_STEPS:%=$(BUILD)/under_test/%)
+UNDER_TEST := $(STEPS:%=$(BUILD)/under_test/%)
 # step_under_test.c replaces this function, so that a test can report an older device.
 WRAP := -Xlinker --wrap=cudaDeviceGetAttribute
 
 $(BUILD)/tests/%.o: tests/lib/%.c $(BUILD)/flags
 	$(call compile_c)
 
-$(UNDER_TEST): $(BUILD)/under_test/%: $$(call step_object,$$*) $(BUILD)/tests/step_under_test.o \
+$(UNDER_TEST): $(BUILD)/under_test/%: $$(call step_object,$$*) $$(call forward_object,$$*) $(BUILD)/tests/step_under_test.o \
     $(filter-out %/main.o,$(HOST_OBJECTS)) $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program,$(WRAP))
 

@@ -32,7 +32,7 @@ template <typename T, int A_COLUMNS, int B_COLUMNS, int K, int M, int N>
 __device__ __forceinline__ void multiply_transposed(float (&c)[M][N][4], uint32_t a, uint32_t b) {
   constexpr int PAIRS = N / 2;
   uint32_t columns[2][M][4];
-  load_ahead<K * PAIRS, AHEAD<M>>(
+  load_ahead<K * PAIRS, AHEAD<M, B_COLUMNS>>(
       [&](uint32_t(&rows)[4], int index) {
         const int k = index / PAIRS, n = index % PAIRS;
 #pragma unroll

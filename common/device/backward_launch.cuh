@@ -77,6 +77,36 @@ static void describe_backward(const Problem *problem, int heads, Description *de
   }
 }
 
+/** Sets what the kernels of a pass add to to 0. */
+using ClearSums = cudaError_t (*)(const Problem &problem, void *workspace, int heads,
+                                  cudaStream_t stream);
+
+/** Step::backward of a step with these configurations: passes of `heads` query heads, the last of
+ * which may have fewer. `launch` starts one kernel. */
+template <const auto &CONFIGS, typename Launch>
+static cudaError_t backward_in_passes(const Problem *problem, const BackwardTensors *t, int heads,
+                                      cudaStream_t stream, Launch launch, ClearSums clear = NULL) {
+  const int all = problem->batch * problem->q_heads;
+  for (int first = 0; first < all; first += heads) {
+    const PassHeads pass = {first, heads < all - first ? heads : all - first};
+    if (clear != NULL) {
+      const cudaError_t error = clear(*problem, t->workspace, pass.count, stream);
+      if (error != cudaSuccess) return error;
+    }
+    Description d;
+    describe_backward<CONFIGS>(problem, pass.count, &d);
+    for (int i = 0; i < d.launch_count; i++) {
+      const KernelLaunch &l = d.launches[i];
+      // More than 48 KiB of shared memory need permission.
+      const cudaError_t error = cudaFuncSetAttribute(
+          l.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)l.dynamic_shared_bytes);
+      if (error != cudaSuccess) return error;
+      launch(l, pass);
+    }
+  }
+  return cudaGetLastError();
+}
+
 /** Step::supports of a step with these configurations, for D = 64, 128 and 256. */
 template <const auto &CONFIGS>
 static bool supports_backward(const Problem *problem, char *why, size_t why_size) {
@@ -112,12 +142,6 @@ static bool supports_backward(const Problem *problem, char *why, size_t why_size
     return true;
   }
   return false;
-}
-
-/** Lets the kernel of a launch use its shared memory: more than 48 KiB need permission. */
-static cudaError_t allow_shared(const KernelLaunch &launch) {
-  return cudaFuncSetAttribute(launch.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              (int)launch.dynamic_shared_bytes);
 }
 
 #endif

@@ -10,14 +10,12 @@
 // As in steps/step14b_backward_mma.cu:
 
 /** C += A B^T for 16 M rows of A and 8 N rows of B, all of HEAD_DIM columns: `a` and `b` are the
- * addresses of this lane's chunks in them, a_lane() and b_lane(). `beside` is called after the mma
- * of each of HEAD_DIM / 16 * N / 2 steps. */
-template <typename T, int HEAD_DIM, int M, int N, typename Beside = Nothing>
-__device__ __forceinline__ void multiply_rows(float (&c)[M][N][4], uint32_t a, uint32_t b,
-                                              Beside beside = Beside()) {
+ * addresses of this lane's chunks in them, a_lane() and b_lane(). */
+template <typename T, int HEAD_DIM, int M, int N>
+__device__ __forceinline__ void multiply_rows(float (&c)[M][N][4], uint32_t a, uint32_t b) {
   constexpr int PAIRS = N / 2;
   uint32_t rows[2][M][4];
-  load_ahead<HEAD_DIM / 16 * PAIRS, AHEAD<M>>(
+  load_ahead<HEAD_DIM / 16 * PAIRS, AHEAD<M, HEAD_DIM>>(
       [&](uint32_t(&columns)[4], int index) {
         const int d = index / PAIRS, n = index % PAIRS;
 #pragma unroll
@@ -36,7 +34,6 @@ __device__ __forceinline__ void multiply_rows(float (&c)[M][N][4], uint32_t a, u
           mma_m16n8k16<T>(c[i][n], rows[d % 2][i], columns[0], columns[1]);
           mma_m16n8k16<T>(c[i][n + 1], rows[d % 2][i], columns[2], columns[3]);
         }
-        beside(index);
       });
 }
 
@@ -46,7 +43,7 @@ template <typename T, int HEAD_DIM, int M, int K>
 __device__ __forceinline__ void multiply_columns(float (&c)[M][HEAD_DIM / MMA_N][4],
                                                  const uint32_t (&a)[M][K][4], uint32_t b) {
   constexpr int PAIRS = HEAD_DIM / 16;
-  load_ahead<K * PAIRS, AHEAD<M>>(
+  load_ahead<K * PAIRS, AHEAD<M, HEAD_DIM>>(
       [&](uint32_t(&rows)[4], int index) {
         const int k = index / PAIRS, d = index % PAIRS;
         ldmatrix_x4_trans(rows,
@@ -62,15 +59,23 @@ __device__ __forceinline__ void multiply_columns(float (&c)[M][HEAD_DIM / MMA_N]
       });
 }
 
+/** What runs beside the mma of a product: nothing. */
+struct Nothing {
+  /** After the mma of a step. */
+  __device__ __forceinline__ void operator()(int) const {}
+};
+
 // In the same way, with both operands in shared memory:
 
 /** C += A B for 16 M rows of A, of A_COLUMNS columns, and for 8 N of the B_COLUMNS columns of B:
- * `a` and `b` are the addresses of this lane's chunks in them, a_lane(). */
-template <typename T, int A_COLUMNS, int B_COLUMNS, int M, int N>
-__device__ __forceinline__ void multiply_shared(float (&c)[M][N][4], uint32_t a, uint32_t b) {
+ * `a` and `b` are the addresses of this lane's chunks in them, a_lane(). `beside` is called after
+ * the mma of each of A_COLUMNS / 16 * N / 2 steps. */
+template <typename T, int A_COLUMNS, int B_COLUMNS, int M, int N, typename Beside = Nothing>
+__device__ __forceinline__ void multiply_shared(float (&c)[M][N][4], uint32_t a, uint32_t b,
+                                                Beside beside = Beside()) {
   constexpr int PAIRS = N / 2;
   uint32_t rows[2][M][4];
-  load_ahead<A_COLUMNS / 16 * PAIRS, AHEAD<M>>(
+  load_ahead<A_COLUMNS / 16 * PAIRS, AHEAD<M, B_COLUMNS>>(
       [&](uint32_t(&columns)[4], int index) {
         const int k = index / PAIRS, n = index % PAIRS;
 #pragma unroll
@@ -89,6 +94,7 @@ __device__ __forceinline__ void multiply_shared(float (&c)[M][N][4], uint32_t a,
           mma_m16n8k16<T>(c[i][n], rows[k % 2][i], columns[0], columns[1]);
           mma_m16n8k16<T>(c[i][n + 1], rows[k % 2][i], columns[2], columns[3]);
         }
+        beside(index);
       });
 }
 

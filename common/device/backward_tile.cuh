@@ -34,6 +34,15 @@ struct KeyBlock {
   int first_head; /**< the first query head that reads them, counted through the whole batch */
 };
 
+/** The work of thread block `number`. Under the causal mask the first keys of a head have the most
+ * queries: they come first. */
+template <int BLOCK_N>
+__device__ __forceinline__ KeyBlock key_block(const Problem &problem, PassHeads heads, int number) {
+  const int tiles = (problem.kv_len + BLOCK_N - 1) / BLOCK_N;
+  const int group = problem.q_heads / problem.kv_heads;
+  return {number % tiles * BLOCK_N, heads.first + number / tiles * group};
+}
+
 /** Starts copying K and V of a block: V lies behind K, in a tile of BLOCK_N rows each. */
 template <typename T, int HEAD_DIM, int BLOCK_N, int THREADS>
 __device__ __forceinline__ void copy_keys(uint32_t tile, const Problem &problem,
@@ -97,16 +106,10 @@ __device__ __forceinline__ void load_ahead(Load load, Multiply multiply) {
   }
 }
 
-/** Steps that operand B is loaded ahead: the mma of M fragments of A between take longer than a
- * load. */
-template <int M>
-constexpr int AHEAD = M == 1 ? 2 : 1;
-
-/** What runs beside the mma of a product: nothing. */
-struct Nothing {
-  /** After the mma of a step. */
-  __device__ __forceinline__ void operator()(int) const {}
-};
+/** Steps that operand B is loaded ahead: with several fragments of A, the mma of one step take
+ * longer than a load. At D = 256 there are registers for two steps, which is faster. */
+template <int M, int COLUMNS>
+constexpr int AHEAD = M == 1 || COLUMNS == 256 ? 2 : 1;
 
 /** Sets scores that are masked to -inf. Row 0 of S^T is key first_key, column 0 query first_q. */
 template <int M, int N>
@@ -206,6 +209,30 @@ __device__ __forceinline__ void store_keys(const float (&c)[M][N][4], float fact
   const int64_t kv_head = head % problem.q_heads / (problem.q_heads / problem.kv_heads);
   store_gradient(c, factor, gradient + batch * strides.batch + kv_head * strides.head, strides.row,
                  key, problem.kv_len);
+}
+
+/** Stores dV and dK of a warp, or one of them: `side` 0 is dV. Row 0 is key `key` of the block. */
+template <typename T, bool BOTH, int M, int N>
+__device__ __forceinline__ void store_dv_dk(const float (&sums)[1 + BOTH][M][N][4], int side,
+                                            const Problem &problem, const BackwardTensors &t,
+                                            KeyBlock block, int key) {
+  key += block.first_key;
+  if (BOTH || side == 0) {
+    store_keys(sums[0], 1.0f, (T *)t.d_v, problem.v_strides, problem, block, key);
+  }
+  if (BOTH || side == 1) {
+    store_keys(sums[BOTH], problem.scale, (T *)t.d_k, problem.k_strides, problem, block, key);
+  }
+}
+
+/** The same for rows of dQ of a head, from query `first` on. */
+template <int M, int N, typename T>
+__device__ __forceinline__ void store_queries(const float (&c)[M][N][4], float factor, T *gradient,
+                                              const Problem &problem, int head, int first) {
+  uint32_t index = head;
+  keep_in_register(index);  // as above
+  store_gradient(c, factor, gradient + head_offsets(problem, index).q, problem.q_strides.row, first,
+                 problem.q_len);
 }
 
 #endif

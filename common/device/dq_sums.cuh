@@ -13,6 +13,18 @@ __host__ __device__ inline float *dq_sums(const Problem &problem, void *workspac
   return row_numbers(problem, workspace, heads).lse_log2 + dq_floats(problem) * head;
 }
 
+/** Sets all sums of a pass to 0. */
+static inline cudaError_t clear_dq_sums(const Problem &problem, void *workspace, int heads,
+                                        cudaStream_t stream) {
+  return cudaMemsetAsync(dq_sums(problem, workspace, heads, 0), 0,
+                         sizeof(float) * dq_floats(problem) * heads, stream);
+}
+
+/** Step::workspace_bytes of a step with RowNumbers and these sums. */
+static inline size_t dq_workspace_bytes(const Problem *problem) {
+  return sizeof(float) * (2 * padded_rows(*problem) + dq_floats(*problem));
+}
+
 /** dQ = scale * its sums, rounded: a thread for each four of them. */
 template <typename T, int HEAD_DIM>
 __global__ void __launch_bounds__(ROWS_THREADS)

@@ -125,4 +125,7 @@ function onWidth(draw) {
 }
 
 // Another page has texts of its own around its frame.
-document.documentElement.classList.toggle('framed', window !== window.parent);
+if (window !== window.parent) {
+  document.documentElement.classList.add('framed');
+  new ResizeObserver(() => window.parent.postMessage({ height: document.body.offsetHeight }, '*')).observe(document.body);
+}

@@ -129,7 +129,9 @@ function drawChart() {
   rows = rowsOf();
   const bottom = bottomOf();
   const narrowest = roles ? NARROWEST.roles : NARROWEST.warp;
-  column = Math.max(narrowest, byId('scroll').clientWidth / moments.length);
+  const room = byId('scroll').clientWidth;
+  const shown = Math.min(moments.length, Math.floor(room / narrowest)) || 1; // none is cut at the edge
+  column = Math.max(narrowest, room / shown);
   const width = column * moments.length;
   const layers = startDrawing(byId('chart'), width, bottom);
   addPattern('flight', 6, 'path', { d: 'M-1 7L7 -1M-1 1L1 -1M5 7L7 5', class: 'hatch' });

@@ -14,7 +14,7 @@ from sphinx_revealjs._ext.notes import revealjs_notes
 from sphinx_revealjs.writers import RevealjsSlideTranslator
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from conf import NAMES, REGION, SOURCES, Cuda, pygments_style, region  # noqa: E402, F401
+from conf import NAMES, REGION, SOURCES, Cuda, plan, pygments_style, region  # noqa: E402, F401
 
 project = "Attention, step by step: slides"
 language = "en"
@@ -40,6 +40,13 @@ class Slides(RevealjsSlideTranslator):
 
     visit_literal_block = HTML5Translator.visit_literal_block
     depart_literal_block = HTML5Translator.depart_literal_block
+
+
+def add_reading(app: Sphinx, name: str, content: list[str]) -> None:
+    """What the plan of the course says is read for a lesson, on its first slide."""
+    _, _, before, _, after, *_ = (re.sub(r"\]\((?=[a-z])", "](../", cell) for cell in plan()[name])
+    content[0] = content[0].replace("```{revealjs-notes}", f"Read before: {before}.\n\nAfterwards: {after}.\n\n"
+                                    "```{revealjs-notes}", 1)
 
 
 def resolve_links(app: Sphinx, doctree: nodes.document) -> None:
@@ -70,4 +77,5 @@ def setup(app: Sphinx) -> None:
     app.set_translator("revealjs", Slides)
     app.add_node(revealjs_notes, override=True, revealjs=(
         lambda self, _: self.body.append('<aside class="notes">'), lambda self, _: self.body.append("</aside>")))
+    app.connect("source-read", add_reading)
     app.connect("doctree-read", resolve_links, priority=100)  # before files to download are collected

@@ -83,7 +83,7 @@ def main() -> int:
         return 1
     for page, rows in tables.items():
         lines = "\n".join([
-            "TFLOP/s on the problem above without a mask, all in turns in another run on an "
+            "TFLOP/s on the problem above without a mask, all steps interleaved in another run, on an "
             f"{gpu}; compare only within this table ({date.today()}, commit {sys.argv[2]}):", "",
             *table(rows, variants, speeds)])
         path = Path(f"docs/{page}.md")

@@ -81,8 +81,8 @@ def speed(results: Results, step: str, before: str) -> list[str]:
         rows.insert(0, row(name, lambda _, o: f"{o['tflops']:.4g}" if o else "–"))
         rows.insert(2, row(f"speedup over step {before.removeprefix('step')}",
                            lambda r, o: f"{r['tflops'] / o['tflops']:.2f}" if o else "–"))
-    return [f"Speed on one {first['device']}, {dtype}, N = {SEQLEN}, batch {first['batch']}, "
-            f"{first['heads'] * first['head_dim']} / D heads (commit {first['commit']}, "
+    return [f"[Speed](measuring.md) on one {first['device']}, {dtype}, N = {SEQLEN}, batch {first['batch']}, "
+            f"{first['heads'] * first['head_dim']} / D heads (commit {first['commit'][:12]}, "
             f"{first['date'][:10]}):", "",
             *grid(["", *(f"D = {d}, {mask}" for d, mask in columns)], rows)]
 
@@ -108,14 +108,13 @@ def roofline(results: Results, step: str) -> list[str]:
     units, loop, kind = LOOPS.get(record["ceiling"], ("fp32 multiply-adds (FFMA)", "FFMA", "ffma"))
     peak, copy = record[f"ceiling_{kind}_tflops"], record["ceiling_copy_gb_per_s"]
     share = 100 * record["must_move_bytes"] / record["median_ms"] * 1e-6 / copy
-    ridge = f"{peak * 1e3 / copy:.0f}"
-    return ["", f"[Roofline](roofline.md) at D = 128, no mask: step {step.removeprefix('step')} "
-            f"does {intensity:.4g} operations for each byte that must move to or from device "
-            f"memory. Up to {ridge} operations per byte, device memory is the tighter limit, "
-            f"beyond that the {units}. ({ridge} is the {peak:.0f} TFLOP/s of {loop} "
-            f"divided by the {copy * 1e-3:.2f} TB/s of a copy.) The step reaches "
-            f"{'less than ' * (share < 1)}{max(share, 1):.0f} % of the speed of a copy and "
-            f"{100 * record['tflops'] / peak:.0f} % of that of {loop}."]
+    ridge = peak * 1e3 / copy
+    tighter = "device memory is" if intensity < ridge else f"the {units.partition(' (')[0]} are"
+    return ["", f"[Roofline](roofline.md) at D = 128, no mask: the break-even between device memory and the {units} is "
+            f"at {ridge:.0f} operations per byte ({peak:.0f} TFLOP/s of {loop} / {copy * 1e-3:.2f} TB/s of a copy). "
+            f"Step {step.removeprefix('step')} does {intensity:.4g} for each byte that must move, so {tighter} the "
+            f"tighter limit. The step reaches {'less than ' * (share < 1)}{max(share, 1):.0f} % of the speed of a "
+            f"copy and {100 * record['tflops'] / peak:.0f} % of that of {loop}."]
 
 
 def headline_of(results: Results, ceiling: str) -> dict:
@@ -182,7 +181,7 @@ def lab(reports: dict[str, Report], step: str, before: str, shape: str) -> list[
     zeros = {"0", "–"} if reports[step].run["copy_shared_requests"] else {"0", "–", "0 %"}
     head = ["", *(f"step {name.removeprefix('step')}" for name in names)]
     return ["", f"The lab counts on the CPU backend, `./{step} {shape} --report` (one batch entry, "
-            "two heads; counts that are 0 are left out):", "",
+            "two heads; counts that are 0 are left out). It counts what a kernel requests, and has no caches:", "",
             *grid(head, [row for row in rows if set(row[1:]) - zeros])]
 
 
@@ -234,7 +233,7 @@ def times(program: str, records: list[dict]) -> str:
         head = ["stage", "ms", "rate", "of the ceiling",
                 *([f"speed relative to {first['library']}"] if first["library"] else [])]
         lines += ["", f"Times on one {first['device']}, n = {n:,}, medians of {first['samples']} runs in turns (commit "
-                  f"{first['commit']}):", "", *grid(head, [row(stage) for stage in stages])]
+                  f"{first['commit'][:12]}):", "", *grid(head, [row(stage) for stage in stages])]
     return "\n".join(lines[1:])
 
 

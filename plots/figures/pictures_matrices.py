@@ -12,12 +12,13 @@ from tests.lib.programs import REPOSITORY
 LANE = 9  # whose elements are outlined
 
 
-def constants(program: str) -> dict[str, int]:
+def constants(program: str, **given: int) -> dict[str, int]:
+    """Of its source; `given` are parameters of its templates."""
     (source,) = REPOSITORY.glob(f"steps/foundations/{program}_*.cu")
     found = re.findall(r"(\w+) = ([^,;]+)[,;]", "".join(re.findall(r"^constexpr int .*", source.read_text(), re.MULTILINE)))
-    values: dict[str, int] = {}
+    values = dict(given)
     for name, value in found:
-        values[name] = eval(value.replace("/", "//"), dict(values))
+        values[name] = eval(re.sub("<.*>", "", value).replace("/", "//"), dict(values))
     return values
 
 
@@ -56,8 +57,8 @@ def registers(directory: Path) -> None:
 
 def warp_tiles(directory: Path) -> None:
     """f07b: the tiles of a block, of a warp and of a thread."""
-    of = constants("f07b")
-    rows, columns, tile, half = of["WARP_ROWS"], of["WARP_COLUMNS"], of["TILE"], of["OWN"] // 2
+    of = constants("f07b", FOURS=2)
+    rows, columns, tile, half = of["WARP_ROWS"], of["COLUMNS"] // 4, of["ROWS"], of["OWN"] // 2
     picture = Picture("f07b_tiles", 440, 470, "f07b: tiles of a block, a warp and a thread",
                       f"A block of {tile} x {tile} elements has {tile // rows} x {tile // columns} warps of {rows} x {columns}. "
                       f"In a warp, a thread has four pieces of {half} x {half} elements, {of['ROW_STEP']} rows and "
@@ -155,7 +156,7 @@ def ring(directory: Path) -> None:
     left, top, width, height = 62, 76, 48, 34
     state: dict[int, tuple[int, int]] = {}  # of a slot: k-tile, iteration in which its copy began
     told = []
-    picture.text(8, 20, f"Four slots; tile t is in slot t % {stages}", "large")
+    picture.text(8, 20, f"{stages} slots; tile t is in slot t % {stages}", "large")
     for s in range(stages - 1):
         state[s] = s, -1
     for at in range(-1, steps):

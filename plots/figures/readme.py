@@ -7,6 +7,7 @@ ROOT/docs/pictures. The links to the public address, if CITATION.cff has one, ar
 notebook, too.
 """
 
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,7 +18,7 @@ from plots.figures.all import FIGURES, draw_figure
 from plots.figures.records import DENSE, HEADLINE, SHORT_NAMES, Results, load, name_of
 from plots.figures.style import THEMES
 from plots.sections import with_section
-from tests.lib.steps import STEPS, every_step, source_of, step_names
+from tests.lib.steps import STEPS, source_of, step_names
 
 SHORTS = ("fa2", "cudnn", "fa3")
 LONG_NAMES = {"fa2": "FlashAttention-2", "cudnn": "cuDNN", "fa3": "FlashAttention-3"}
@@ -58,6 +59,12 @@ def listed(words: Iterable[object]) -> str:
 
 # --- The table -----------------------------------------------------------------------------------
 
+def in_order() -> list[str]:
+    """The steps in the order of reading, as docs/steps.md lists them, and then those that it does not list yet."""
+    text = (STEPS.parent / "docs/steps.md").read_text()
+    return list(dict.fromkeys([*re.findall(r"^- \[.*\]\((step\w+)\.md\)", text, re.MULTILINE), *step_names()]))
+
+
 def table(results: Results, brief: bool = False) -> str:
     """The results table in Markdown, with a line on the origin of its numbers; a brief one for docs/index.md."""
     shorts = SHORTS[-1:] if brief else SHORTS
@@ -65,7 +72,7 @@ def table(results: Results, brief: bool = False) -> str:
     records = {record["step"]: record for record in results.headline("full") + in_e4m3}
     lines = ["| step | idea | TFLOP/s | " + " | ".join(f"× {SHORT_NAMES[short]}" for short in shorts)
              + " |", f"|---|---|---:|{'---:|' * len(shorts)}"]
-    for step in every_step():
+    for step in in_order():
         source, record = source_of(step), records.get(step)
         numbers = ["–"] * (1 + len(shorts))
         if record:
@@ -81,12 +88,14 @@ def table(results: Results, brief: bool = False) -> str:
               f"queries and keys, numbers per row), on one {first['device']} (CUDA "
               f"{first['cuda_runtime']}, {first['date'][:10]}, commit {first['commit']}); × is the "
               f"speedup over {'' if brief else 'FlashAttention-2 and cuDNN as PyTorch has them, and over '}"
-              "FlashAttention-3: medians of interleaved runs. The pages of steps without a number "
-              "have those of other head dimensions."]
+              "FlashAttention-3: medians of interleaved runs."]
+    backward = step_names("backward")
+    if others := [step.removeprefix("step") for step in in_order() if step not in (*records, *backward)]:
+        lines[-1] += f" Steps {listed(others)} are for other head dimensions: see their pages."
     if in_e4m3:
         lines[-1] += f" Step {', '.join(map(name_of, in_e4m3))} and its baseline take e4m3."
-    if backward := step_names("backward"):
-        lines[-1] += f" Steps {', '.join(step.removeprefix('step') for step in backward)} are backward passes."
+    if backward:
+        lines[-1] += f" Steps {listed([step.removeprefix('step') for step in backward])} are backward passes."
     return "\n".join(lines)
 
 

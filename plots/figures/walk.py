@@ -1,12 +1,13 @@
-"""The blocks of docs/profiling.md: code and changes of its stages, what the lab says of them, and what tools
-on a GPU said of them: sections of tests/gpu/h200/walk.log. A section that is not there yet is an empty block."""
+"""The blocks of docs/profiling*.md: code and changes of its stages, what the lab says of them, and what tools
+on a GPU said of them: sections of tests/gpu/h200/walk.log."""
 
 import re
 import subprocess
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from textwrap import dedent
+from textwrap import fill
 
 from plots.sections import with_section
 from plots.tools.lab import SECTOR_BYTES, report_of, table
@@ -15,7 +16,7 @@ from tests.lib.programs import REPOSITORY, Program
 PATCHES = sorted((REPOSITORY / "steps/walk").glob("*.patch"))
 STAGES = [path.stem for path in PATCHES]
 END = STAGES[0].partition("_")[0]  # the step in which the walk ends
-LOGS = REPOSITORY / "tests/gpu/h200"
+LOG = REPOSITORY / "tests/gpu/h200/walk.log"
 HEADS, SEQLEN = 64, 4096  # of the problem on the GPU: what the lab counts for one head and fewer keys is scaled
 SMALL, KERNEL = 256, "softmax_kernel"
 TIMED = (*STAGES[1:], END)
@@ -30,49 +31,50 @@ def text_block(text: str) -> str:
 
 
 @cache
-def transcripts(path: Path = LOGS / "walk.log") -> dict[str, str]:
+def transcripts() -> dict[str, str]:
     """Sections by name; "" is the head: commit, date, GPU, toolkit."""
-    if not path.exists():
-        return {}
-    head, *sections = re.split(r"^=== ", path.read_text(), flags=re.MULTILINE)
+    head, *sections = re.split(r"^=== ", LOG.read_text(), flags=re.MULTILINE)
     return {"": head} | dict(section.split("\n", 1) for section in sections)
 
 
-def on_gpu(text: str) -> str:
-    """Of a section, as a block, with the GPU, the commit and the date."""
-    if not text:
-        return ""
-    commit, date, gpu, _ = transcripts()[""].split("\n", 3)
-    return f"On one {gpu.partition(',')[0]} ({commit}, {date}):\n\n{text_block(text)}"
+def recorded() -> str:
+    """Where the transcripts come from."""
+    commit, date, gpu, toolkit = transcripts()[""].strip().split("\n")
+    name, driver = gpu.split(", ")
+    return (f"The output of GPU tools on this page is from one {name} with driver {driver} and CUDA "
+            f"{re.search('release ([0-9.]+)', toolkit)[1]} ({commit}, {date}). `...` stands for lines that are left out; "
+            "[the log](../tests/gpu/h200/walk.log) has all of them.")
 
 
-def section(name: str) -> str:
-    return on_gpu(transcripts().get(name, ""))
+def section(name: str, shown: str = "") -> str:
+    """The lines of a section that match."""
+    lines = [line if re.search(shown, line) else "..." for line in transcripts()[name].splitlines()]
+    return text_block("\n".join(line for line, after in pairwise([*lines, ""]) if line != "..." or after != "..."))
 
 
 def hints(stage: str, words: str) -> str:
-    """What ncu concludes of a stage, where it says one of these words."""
-    found = re.findall(r"^ +OPT .*\n(?: {6,}\S.*\n)*", transcripts().get(f"ncu_{stage}", ""), re.MULTILINE)
-    return on_gpu("\n".join(dedent(hint) for hint in found if re.search(words, hint)))
+    """What ncu concludes of a stage, where it says one of these words: the first sentence, and those with numbers."""
+    blocks = []
+    for gain, hint in re.findall(r"^ +OPT +(Est\. .*\n)?(.*\n(?: {6,}\S.*\n)*)", transcripts()[f"ncu_{stage}"], re.MULTILINE):
+        first, *others = re.split(r"(?<=[a-z)]\.)\s*(?=[A-Z])", " ".join(hint.split()))
+        if re.search(words, hint):
+            told = " ".join([first, *(sentence for sentence in others if re.search(r"(?<!\w)\d", sentence))])
+            blocks.append(f"OPT   {gain}" + fill(told, 110, initial_indent=" " * 6, subsequent_indent=" " * 6)[0 if gain else 6:])
+    return text_block("\n\n".join(blocks))
 
 
 def metrics() -> str:
     """Lines of ncu, for all stages beside each other."""
-    if not transcripts():
-        return ""
     pattern = re.compile(r"^ {4}(\S.*?) {2,}(?:(\S+) +)?([\d.,]+)$", re.MULTILINE)
     found = (reversed(pattern.findall(transcripts()[f"ncu_{stage}"])) for stage in TIMED)
-    columns = [{name: f"{value} {unit}".strip() for name, unit, value in lines} for lines in found]
+    columns = [{name: f"{value} {unit}" if unit in ("%", "ms") else value for name, unit, value in lines} for lines in found]
     rows = [[name, *(column.get(name, "–") for column in columns)] for name in METRICS]
     return "\n".join(table("What ncu prints of each stage:", ["", *(f"`{stage}`" for stage in TIMED)], rows)).strip()
 
 
 def profile_of(stage: str) -> str:
-    """What `make profile` prints of the softmax; of the last stage there is an older profile."""
-    text = transcripts().get(f"profile_{stage}", "")
-    if not text and stage == END:
-        text = (LOGS / "profile.log").read_text()
-    return next(iter(re.findall(rf"^kernel +{KERNEL}.*\n(?:(?!kernel|exit).*\n)*", text, re.MULTILINE)), "")
+    """What `make profile` prints of the softmax."""
+    return re.search(rf"^kernel +{KERNEL}.*\n(?:(?!kernel|exit).*\n)*", transcripts()[f"profile_{stage}"], re.MULTILINE)[0]
 
 
 def ran(programs: Path, stage: str, options: str, keep: str) -> str:
@@ -95,7 +97,7 @@ def lines_of(programs: Path, stage: str, places: int) -> str:
 
 def change(patch: Path) -> str:
     """The lines that a patch takes away and adds."""
-    return "```diff\n" + "".join(re.findall(r"^[-+] .*\n", patch.read_text(), re.MULTILINE)) + "```"
+    return "```diff\n" + "".join(re.findall(r"^[-+](?![-+]{2} ).*\n", patch.read_text(), re.MULTILINE)) + "```"
 
 
 def kernel(programs: Path) -> str:
@@ -117,17 +119,16 @@ def stages(programs: Path, scratch: Path) -> str:
                  for record in report.of("bound") if record["work"]}
         sectors = counted["global_load_sectors"] + counted["global_store_sectors"]
         wavefronts = counted["shared_load_wavefronts"] + counted["shared_store_wavefronts"]
-        time = re.search(r"^time +([\d.]+) ms", profile_of(stage), re.MULTILINE)
+        time = float(re.search(r"^time +([\d.]+) ms", profile_of(stage), re.MULTILINE)[1])
         rows.append([
             f"`{stage}`", f"{counted['global_load_sectors'] / counted['global_load_requests']:.0f}",
             f"{bound['device memory'] * sectors * SECTOR_BYTES:.1f} ms",
             f"{counted['shared_load_most_ways']}-way" if wavefronts else "–",
             f"{bound['shared memory'] * wavefronts:.1f} ms" if wavefronts else "–",
-            f"{float(time[1]):.1f} ms" if time else "–",
-            f"{COPY / float(time[1]) * 1e-9:.2f} TB/s" if time else "–"])
+            f"{time:.1f} ms", f"{COPY / time * 1e-9:.2f} TB/s"])
     return "\n".join(table(
-        f"The softmax at B * H = {HEADS}, N = {SEQLEN} on an H200: least times from the lab's counts, and times as ncu "
-        "measured them, where there are any:",
+        f"The softmax at B * H = {HEADS}, N = {SEQLEN} on an H200: least times from the lab's counts, and times as "
+        "`make profile` measured them:",
         ["stage", "sectors a load", "device memory, if no cache helped", "loads of shared memory",
          "shared memory at least", "time", "speed"], rows)).strip()
 
@@ -135,18 +136,17 @@ def stages(programs: Path, scratch: Path) -> str:
 def blocks(programs: Path, scratch: Path) -> dict[str, str]:
     """By their names on the pages."""
     first, right, coalesced, padded, small = STAGES
-    recorded = "" if transcripts() else (
-        "The stages have not run on a GPU yet, so the transcripts of GPU tools are missing below. On a machine with a "
-        "GPU, `tests/gpu/walk.sh` records them.")
     return {
-        "recorded": recorded, "kernel": kernel(programs),
+        "recorded": recorded(), "kernel": kernel(programs),
         "run": ran(programs, first, "-n 256 -H 1 -d 64 --report=races", "check|finding"),
-        "run_gpu": section("run"), "race": section("racecheck"), "gdb": section("gdb"),
-        "bounds": ran(programs, first, "-n 300 -H 1 -d 64", f"simt|{first}"), "memcheck": section("memcheck"),
+        "run_gpu": section("run", r"^\$|WRONG|first: |Map|\d,\d +\||right  |^exit"),
+        "race": section("racecheck", r"^\$|^=|^exit"), "memcheck": section("memcheck", rf"^\$|^=|^{END}_|^exit"),
+        "gdb": section("gdb", f"^(?!{END} |problem|input|device|kernel +(scores|output)|  +S and)"),
+        "bounds": ran(programs, first, "-n 300 -H 1 -d 64", f"simt|{first}"),
         **{f"fix_{i}": change(patch) for i, patch in enumerate(PATCHES, 1)},
         "lab_2": lines_of(programs, right, 1), "lab_3": lines_of(programs, coalesced, 1),
-        "hints_2": hints(right, "coalesced|sectors"), "hints_3": hints(coalesced, "conflict"),
-        "hints_4": hints(padded, "ccupancy|stall"), "hints_5": hints(small, "ccupancy|stall"),
+        "hints_2": hints(right, r"global [la]"), "hints_3": hints(coalesced, "conflict"),
+        "hints_4": hints(padded, ""), "hints_5": hints(small, ""),
         "profile": text_block(profile_of(END)), "ncu": section(f"ncu_{right}"), "metrics": metrics(),
         "stages": stages(programs, scratch),
     }

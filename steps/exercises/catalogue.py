@@ -13,7 +13,7 @@ import sys
 import tomllib
 from typing import NamedTuple
 
-from classroom import file_of, title_of
+from classroom import ROOT, file_of, title_of
 from course import COURSE
 from table import EXERCISES
 
@@ -52,10 +52,29 @@ class Entry(NamedTuple):
 
     @property
     def facts(self) -> str:
-        return (f"Level {self.level} · about {self.minutes} minutes · {EXERCISES[self.name].points} points · "
-                f"`make {self.name}`")
+        return (f"Lesson {LESSONS[self.name]} · level {self.level} · about {self.minutes} minutes · "
+                f"{EXERCISES[self.name].points} points · `make {self.name}`")
 
 
+def plan() -> dict[str, list[str]]:
+    """Of the slides of each lesson the row of the table in docs/teaching.md: number, slides, read before, in class,
+    read afterwards, at home, broken kernels."""
+    rows = re.findall(r"^\| (\d+ \|.*\(slides/(\w+)\.md\).*) \|$", (ROOT / "docs/teaching.md").read_text(), re.MULTILINE)
+    return {deck: row.split(" | ") for row, deck in rows}
+
+
+def lessons() -> dict[str, str]:
+    """ "1, class" or "1, home" for an exercise, "1" for a broken kernel."""
+    found = {}
+    for number, _, _, in_class, _, at_home, broken in plan().values():
+        found |= {name: f"{number}, home" for name in re.findall(r"exf?\d\d[a-z]?", at_home)}
+        found |= {name: f"{number}, class" for name in re.findall(r"exf?\d\d[a-z]?", in_class)}
+        for first, last in re.findall(r"(\d+)(?: to (\d+))?", broken):
+            found |= {f"broken{i:02}": number for i in range(int(first), int(last or first) + 1)}
+    return found
+
+
+LESSONS = lessons()
 ENTRIES = [Entry(*entry) for chapter in COURSE for entry in chapter.entries]
 
 
@@ -63,11 +82,12 @@ def course() -> str:
     lines = []
     for chapter in COURSE:
         lines += [f"## {chapter.title}", "",
-                  "| exercise | step | level | minutes | points | trains | read first |",
-                  "|---|---|---:|---:|---:|---|---|"]
+                  "| exercise | step | lesson | level | minutes | points | trains | read first |",
+                  "|---|---|---|---:|---:|---:|---|---|"]
         for entry in map(Entry._make, chapter.entries):
             lines.append(f"| [{entry.name}](../steps/exercises/{entry.page}.md): {entry.title} | "
-                         f"[{entry.step.removeprefix('step')}]({entry.step}.md) | {entry.level} | {entry.minutes} | "
+                         f"[{entry.step.removeprefix('step')}]({entry.step}.md) | {LESSONS[entry.name]} | {entry.level} | "
+                         f"{entry.minutes} | "
                          f"{EXERCISES[entry.name].points} | {entry.trains} | {', '.join(entry.read)} |")
         lines.append("")
     return "\n".join(lines).rstrip()

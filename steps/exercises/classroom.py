@@ -5,6 +5,7 @@ Usage: classroom.py list | grade [NAME...] | check NAME | hint NAME    (exercise
 
 A student's kernel runs in a process of its own, with limits on time, output and memory. That process
 only writes O and LSE, or gradients; the judge, another program, compares them with the reference.
+A program of chapter 0 checks its result itself, and its exit code says whether it is right.
 """
 
 import fcntl
@@ -150,7 +151,7 @@ def run_limited(command: list[str], setting: str = "") -> tuple[int | None, str]
     while child.poll() is None and not reason:
         time.sleep(0.005)
         chunk = child.stdout.read(1 << 16) or b""
-        size, said = size + len(chunk), (said + chunk)[-4000:]
+        size, said = size + len(chunk), (said + chunk)[-(1 << 16):]
         if size > LARGEST_OUTPUT:
             reason = f"it wrote more than {LARGEST_OUTPUT >> 20} MB of output"
         elif BACKEND == "cpu" and memory_of(child.pid) > LARGEST_MEMORY:
@@ -166,15 +167,25 @@ def run_limited(command: list[str], setting: str = "") -> tuple[int | None, str]
     return (None, reason) if reason else (child.returncode, said.decode(errors="replace"))
 
 
-def run_kernel(program: Path, options: list[str], scratch: Path, timed: bool = False,
-               setting: str = "") -> Outcome:
+def with_report(exercise: Exercise, command: str) -> str:
+    """Some programs of chapter 0 have no option --report; watch.c lets all have the variable."""
+    return f"REPORT= {command}" if exercise.is_foundation else f"{command} --report"
+
+
+def run_kernel(exercise: Exercise, program: Path, options: list[str], scratch: Path,
+               timed: bool = False, setting: str = "") -> Outcome:
     lab, record = scratch / "lab.jsonl", scratch / "record.jsonl"
-    command = [str(program), *options, "--check", "none", "--output", str(scratch), "--json",
-               str(record), "--repeat", "10" if timed else "0"]
-    if BACKEND == "cpu":
-        command += ["--time-limit", str(LONGEST_S - 2), f"--report=json:{lab},races,bounds,init,"
-                    "alignment,blocks,traffic,banks,counts"]
-    code, said = run_limited(command, setting)
+    report = f"json:{lab},races,bounds,init,alignment,blocks,traffic,banks,counts"
+    command, settings = [str(program), *options], setting
+    if exercise.step != "f01":
+        command += ["--json", str(record), "--repeat", "10" if timed else "0"]
+    if exercise.is_foundation:
+        settings += f" REPORT={report}"
+    else:
+        command += ["--check", "none", "--output", str(scratch)]
+        if BACKEND == "cpu":
+            command += ["--time-limit", str(LONGEST_S - 2), f"--report={report}"]
+    code, said = run_limited(command, settings)
     lab_records = read_lines(lab)
     findings = [line for line in lab_records if line["record"] == "finding"]
     failure = ""
@@ -184,15 +195,23 @@ def run_kernel(program: Path, options: list[str], scratch: Path, timed: bool = F
         failure = f"it crashed: {signal.strsignal(-code)}"
     elif findings:
         run = " ".join([setting, str(program.relative_to(ROOT)), *options]).strip()
-        failure = in_words(findings, run)
+        failure = in_words(findings, with_report(exercise, run))
+    elif exercise.is_foundation and code == 1:
+        wrong = (line for line in said.splitlines() if "wrong" in line.lower())
+        failure = printable(next(wrong, "it ended with code 1, and says of nothing that it is wrong"))
     elif code not in (0, 1):
-        last = "".join(filter(str.isprintable, (said.strip().splitlines() or [""])[-1]))
-        failure = f"it ended with code {code}: {last[:LONGEST_LINE]}".rstrip(": ")
-    elif not any(scratch.glob("*.npy")) or not (records := read_lines(record)):
+        last = printable((said.strip().splitlines() or [""])[-1])
+        failure = f"it ended with code {code}: {last}".rstrip(": ")
+    records = read_lines(record)
+    if not failure and not exercise.is_foundation and not (any(scratch.glob("*.npy")) and records):
         failure = "it ended without an answer"
     if failure:
         return Outcome(failure)
-    return Outcome("", records[-1], lab_records)
+    return Outcome("", records[-1] if records else {}, lab_records)
+
+
+def printable(line: str) -> str:
+    return "".join(filter(str.isprintable, " ".join(line.split())))[:LONGEST_LINE]
 
 
 def read_lines(path: Path) -> list[dict]:
@@ -216,7 +235,7 @@ def in_words(findings: list[dict], command: str) -> str:
                      + (f"; {'others at' if waits else 'after'} {others}" if others else "")
                      + f" ({finding['where']})")
     if len(findings) > FINDINGS:
-        lines.append(f"{len(findings) - FINDINGS} more: {command} --report")
+        lines.append(f"{len(findings) - FINDINGS} more: {command}")
     return "\n".join(lines)
 
 
@@ -255,11 +274,12 @@ class Mark:
     why: str = ""
 
 
-def cost(outcome: Outcome, part: Part) -> float:
+def cost(exercise: Exercise, outcome: Outcome, part: Part) -> float:
     if BACKEND == "cuda":
-        return outcome.record["median_ms"]
-    (run,) = (line for line in outcome.lab if line["record"] == "run")
-    return sum(-run[name[1:]] if name[0] == "-" else run[name] for name in part.counts)
+        return outcome.record["ms" if exercise.is_foundation else "median_ms"]
+    counted = "kernel" if exercise.is_foundation else "run"
+    return sum(-line[name[1:]] if name[0] == "-" else line[name]
+               for line in outcome.lab if line["record"] == counted for name in part.counts)
 
 
 def share(own: float, best: float, limits: tuple[float, float]) -> float:
@@ -270,22 +290,22 @@ def share(own: float, best: float, limits: tuple[float, float]) -> float:
     return full * best / own if own < none * best else 0
 
 
-def sized(case: str) -> str:
+def sized(exercise: Exercise, case: str) -> str:
     """With the CPU backend's default sizes for those that the case leaves open."""
-    return f"-b 1 -H 2 -n 256 -d 64 {case}" if BACKEND == "cuda" else case
+    return case if BACKEND == "cpu" or exercise.is_foundation else f"-b 1 -H 2 -n 256 -d 64 {case}"
 
 
-def mark_cost(program: Path, solution: Path, part: Part, outcome: Outcome) -> Mark:
+def mark_cost(program: Path, solution: Path, exercise: Exercise, part: Part, outcome: Outcome) -> Mark:
     """`outcome` is that of the program with the last of the cases."""
     cuda = BACKEND == "cuda"
-    case, costs = sized(part.gpu if cuda and part.gpu else part.cases[-1]), []
+    case, costs = sized(exercise, part.gpu if cuda and part.gpu else part.cases[-1]), []
     for each in (program, solution):
         if cuda or each != program:  # counts are the same in every run
             with tempfile.TemporaryDirectory() as folder:
-                outcome = run_kernel(each, shlex.split(case), Path(folder), cuda, part.setting)
+                outcome = run_kernel(exercise, each, shlex.split(case), Path(folder), cuda, part.setting)
         if outcome.failure:
             return Mark(part.what, 0, part.points, f"with {case}: {outcome.failure}")
-        costs.append(cost(outcome, part))
+        costs.append(cost(exercise, outcome, part))
         if each == program and not cuda:
             names = [name for name in part.counts if name[0] != "-"]
             lines = [line for line in outcome.lab if line["record"] == "line"]
@@ -299,19 +319,21 @@ def mark_cost(program: Path, solution: Path, part: Part, outcome: Outcome) -> Ma
 
 
 def mark_part(program: Path, solution: Path | None, exercise: Exercise, part: Part) -> Mark:
-    for case in map(sized, part.cases):
+    for case in (sized(exercise, case) for case in part.cases):
         with tempfile.TemporaryDirectory() as folder:
             options, scratch = shlex.split(case), Path(folder)
-            outcome = run_kernel(program, options, scratch, setting=part.setting)
-            why = outcome.failure or judge(exercise, options, scratch, outcome)
-            if why and not outcome.failure and not exercise.rule:  # its own check knows no other rule
-                why = with_hints(why, program, options)
+            outcome = run_kernel(exercise, program, options, scratch, setting=part.setting)
+            why = outcome.failure
+            if not why and not exercise.is_foundation:
+                why = judge(exercise, options, scratch, outcome)
+                if why and not exercise.rule:  # its own check knows no other rule
+                    why = with_hints(why, program, options)
         if why:
             setting = part.setting if BACKEND == "cpu" else ""
             with_what = " ".join(filter(None, (setting, case)))
             return Mark(part.what, 0, part.points, f"with {with_what}: {why}")
     if part.counts:
-        return mark_cost(program, solution, part, outcome)
+        return mark_cost(program, solution, exercise, part, outcome)
     return Mark(part.what, part.points, part.points)
 
 
@@ -384,7 +406,8 @@ def check(name: str) -> int:
         failed += bool(mark.why)
     print(f"  {reached:g} of {exercise.points} points: {name}")
     if failed:
-        print(f"  to look closer: {(BUILD / 'exercises' / name).relative_to(ROOT)} OPTIONS --report")
+        command = f"{(BUILD / 'exercises' / name).relative_to(ROOT)} OPTIONS"
+        print(f"  to look closer: {with_report(exercise, command)}")
     return 1 if failed else 0
 
 

@@ -33,7 +33,7 @@ hint:
 # common/device and the headers beside it, and nothing of the host.
 EXERCISE_FOLDER := $(BUILD)/exercises
 EXERCISE_INCLUDE := $(EXERCISE_FOLDER)/include
-exercise_flags = $(patsubst -Icommon,-I$(EXERCISE_INCLUDE),$(1))
+exercise_flags = $(patsubst -Icommon,-I$(EXERCISE_INCLUDE),$(1)) -Isteps/foundations
 
 SHARED_HEADERS := $(addprefix $(EXERCISE_INCLUDE)/,device attention.h backward.h block_mask.h float16.h tensor_map_limits.h)
 
@@ -51,11 +51,21 @@ $(EXERCISE_FOLDER)/%.o: steps/exercises/%.cu $(EXERCISE_HEADERS) $(REWRITER) $(B
 $(EXERCISE_FOLDER)/made/%.o: $(EXERCISE_FOLDER)/made/%.cu $(EXERCISE_HEADERS) $(REWRITER) $(BUILD)/flags
 	$(call compile_cu,$(ARCH))
 
-# Those of backward steps take O and LSE from a forward step.
+WATCH := $(if $(filter cpu,$(BACKEND)),$(EXERCISE_FOLDER)/watch.o)
+
+$(WATCH): steps/exercises/watch.c $(BUILD)/flags
+	$(call compile_c)
+
+# Backward steps take O and LSE from a forward step.
 FORWARD_OBJECT := $(BUILD)/forward/$(FORWARD_STEP).o
 
-$(EXERCISE_FOLDER)/%: $(EXERCISE_FOLDER)/%.o $(FORWARD_OBJECT) $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
-	$(call link_program,$(SAME_STEP))
+# The linker takes main.o for a step, and foundation.o for a program of chapter 0, which has main() itself.
+$(EXERCISE_FOLDER)/libhost.a: $(BUILD)/foundations/foundation.o $(HOST_OBJECTS) $(FORWARD_OBJECT)
+	@mkdir -p $(@D)
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
+
+$(EXERCISE_FOLDER)/%: $(EXERCISE_FOLDER)/%.o $(WATCH) $(SIMT_OBJECTS) $(LAB_OBJECTS) $(EXERCISE_FOLDER)/libhost.a
+	$(call link_program,$(SAME_STEP) $(FOUNDATION_LIBRARIES))
 
 ifeq ($(BACKEND),cuda)
 $(EXERCISE_FOLDER)/%.o: private NVCC_FLAGS := $(call exercise_flags,$(NVCC_FLAGS))
@@ -63,7 +73,7 @@ else
 # Only the checking build is made; it serves as the plain one, too.
 CHECKED_EXERCISE = $(call exercise_flags,$(SIMT_FLAGS)) $(CHECKING)
 $(EXERCISE_FOLDER)/%.o: private SIMT_FLAGS := $(CHECKED_EXERCISE) -include $(EXERCISE_INCLUDE)/headers.h
-SAME_STEP := -Xlinker --defsym=step_checked=step
+SAME_STEP := steps/exercises/link.ld
 
 $(EXERCISE_INCLUDE)/headers.h.gch: steps/exercises/headers.h $(BUILD)/flags | $(SHARED_HEADERS)
 	@mkdir -p $(@D) && ln -sfn $(abspath $<) $(@D)
@@ -81,7 +91,7 @@ $(BUILD)/judge_backward.o: steps/exercises/judge.c $(BUILD)/flags
 	$(call compile_c,-DBACKWARD)
 
 # What all checks of exercises need; tests make it before several of them run at a time.
-EXERCISE_TOOLS := $(JUDGES) $(EXERCISE_HEADERS) $(FORWARD_OBJECT)
+EXERCISE_TOOLS := $(JUDGES) $(EXERCISE_HEADERS) $(WATCH) $(EXERCISE_FOLDER)/libhost.a
 
 $(JUDGES): %: %.o $(FORWARD_OBJECT) $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program)

@@ -17,7 +17,10 @@ REGION = re.compile(r"^ *// \[\w+\]\n", re.MULTILINE)  # which the pages show
 
 
 def step_source(step: str) -> str:
-    return REGION.sub("", next(STEPS.glob(f"{step}_*.cu")).read_text())
+    text = next(STEPS.rglob(f"{step}_*.cu")).read_text()
+    if step.startswith("f"):  # there, marks take the place of empty lines
+        return re.sub(r"\n{3,}", "\n\n", REGION.sub("\n", text))
+    return REGION.sub("", text)
 
 
 def patched(text: str, patch: Path | None) -> str:

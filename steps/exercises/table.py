@@ -32,10 +32,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Exercise:
-    """step: the source, "step02". configs: the arguments of CONFIG<...> in its table that are kept,
-    so that it compiles in a second. rule: see judge.c. judge: "judge_e4m3" if Q, K and V are e4m3,
-    "judge_backward" if gradients are computed. fails: words that the check of the untouched starting
-    file prints; @TEXT@ in them is the place of the only line of this file with TEXT."""
+    """step: the source, "step02", or a program of chapter 0, "f02". configs: the arguments of CONFIG<...>
+    in its table that are kept, so that it compiles in a second. rule: see judge.c. judge: "judge_e4m3"
+    if Q, K and V are e4m3, "judge_backward" if gradients are computed. fails: words that the check of
+    the untouched starting file prints; @TEXT@ in them is the place of the only line of this file with
+    TEXT."""
 
     name: str
     step: str
@@ -49,8 +50,82 @@ class Exercise:
     def points(self) -> int:
         return sum(part.points for part in self.parts)
 
+    @property
+    def is_foundation(self) -> bool:
+        return self.step.startswith("f")
+
 
 EXERCISES = {exercise.name: exercise for exercise in (
+    Exercise("ex00", "f01", (), (
+        Part("one block: 256 elements", 1, ("-n 256",)),
+        Part("whole blocks", 1, ("-n 1024", "-n 2560")),
+        Part("any number of elements", 2, ("-n 1000", "-n 1", "-n 257", "-n 100000"))),
+        fails="255 of 256 elements are wrong: element 1 is 0, should be 2.5"),
+    Exercise("exf02", "f02", (), (
+        Part("right answers", 1, ("-n 10000 --stage=chunks", "-n 5001 --stage=staged", "-n 100")),
+        Part("eight particles for each thread", 2, ("-n 10000 --stage=chunks",),
+             counts=("global_load_sectors", "global_store_sectors"),
+             gpu="-n 10000000 --stage=chunks", gpu_limits=(1.1, 3)),
+        Part("the results, by way of shared memory", 2, ("-n 10000 --stage=staged",),
+             counts=("global_store_sectors",), gpu="-n 10000000 --stage=staged", gpu_limits=(1.1, 3))),
+        fails="global_load_sectors + global_store_sectors is"),
+    Exercise("exf03", "f03", (), (
+        Part("right answers", 1, ("-n 100 --stage=naive", "-n 100 --stage=padded", "-n 33 --stage=padded",
+                                  "-n 100 --stage=swizzled", "-n 33 --stage=swizzled")),
+        Part("padding", 2, ("-n 128 --stage=padded",),
+             counts=("shared_load_wavefronts", "shared_store_wavefronts"),
+             gpu="-n 8192 --stage=padded", gpu_limits=(1.1, 3)),
+        Part("a swizzle", 2, ("-n 128 --stage=swizzled",),
+             counts=("shared_load_wavefronts", "shared_store_wavefronts"),
+             gpu="-n 8192 --stage=swizzled", gpu_limits=(1.1, 3))),
+        fails="shared_load_wavefronts + shared_store_wavefronts is"),
+    Exercise("exf04", "f04", (), (
+        Part("a warp", 1, ("-n 128 --stage=shuffles", "-n 90 --stage=shuffles")),
+        Part("a block", 2, ("-n 1000 --stage=shuffles", "-n 1024 --stage=atomics")),
+        Part("many blocks", 1, ("-n 5000 --stage=last-block", "-n 100000 --stage=shuffles")),
+        Part("no more shuffles than needed", 1, ("-n 5000 --stage=atomics",),
+             counts=("shuffles",), gpu="-n 100000000 --stage=atomics")),
+        fails="with -n 128 --stage=shuffles: shuffles WRONG the sum is"),
+    Exercise("exf05", "f05", (), (
+        Part("one block", 2, ("-n 256 --stage=hillis-steele", "-n 100 --stage=hillis-steele")),
+        Part("several blocks", 2, ("-n 512 --stage=warps", "-n 70001 --stage=warps")),
+        Part("two barriers in a round", 1, ("-n 3 --stage=hillis-steele", "-n 5000 --stage=hillis-steele"),
+             counts=("barriers",), gpu="-n 100000000 --stage=hillis-steele")),
+        fails="shared memory race: read of what another thread wrote, no barrier between"),
+    Exercise("exf06", "f06", (), (
+        Part("one chunk of 512 keys", 2, ("-n 512", "-n 300")),
+        Part("several chunks", 2, ("-n 1024", "-n 5000"))),
+        fails="bitonic WRONG element 1 is 20213891, should be 15916492"),
+    Exercise("exf07", "f07", (), (
+        Part("a whole tile", 1, ("-n 128 --stage=registers",)),
+        Part("any side", 1, ("-n 7 --stage=registers", "-n 131 --stage=registers")),
+        Part("16 loads for 64 multiply-adds", 2, ("-n 128 --stage=registers",),
+             counts=("shared_load_wavefronts",), gpu="-n 2048 --stage=registers", gpu_limits=(1.1, 3))),
+        fails="registers WRONG row 0, column 0 is 0, should be"),
+    Exercise("exf08b", "f08b", (), (
+        Part("8 rows and columns", 1, ("-n 8 --stage=mma",)),
+        Part("a whole tile", 2, ("-n 16 --stage=mma", "-n 128 --stage=mma")),
+        Part("any side", 1, ("-n 77 --stage=mma", "-n 130 --stage=mma"))),
+        fails="write to what another thread of the block wrote, nothing orders them"),
+    Exercise("exf08c", "f08c", (), (
+        Part("one pair of tiles", 1, ("-n 64 --stage=pipeline",)),
+        Part("slots are used again", 2, ("-n 250 --stage=pipeline", "-n 300 --stage=pipeline")),
+        Part("one barrier for each pair", 1, ("-n 250 --stage=pipeline",),
+             counts=("barriers",), gpu="-n 4096 --stage=pipeline"),
+        Part("products beside copies", 1, ("-n 250 --stage=pipeline",),
+             counts=("mma", "-mma_under_copy"), gpu="-n 4096 --stage=pipeline",
+             gpu_limits=(1.05, 1.5))),
+        fails="use of shared memory that a cp.async is on its way to"),
+    Exercise("exf09", "f09", (), (
+        Part("the oldest operation first", 1, ("-n 5000 --stage=events",)),
+        Part("the newest operation first", 2, ("-n 5000 --stage=events", "-n 3 --stage=events"),
+             setting="SIMT_ORDER=reverse"),
+        Part("a random order", 1, ("-n 5000 --stage=events",), setting="SIMT_ORDER=random:7")),
+        fails="the newest operation first"),
+    Exercise("exf10", "f10", (), (
+        Part("one lock", 2, ("-n 500 --stage=lock", "-n 2000 --stage=lock")),
+        Part("two locks", 2, ("-n 500 --stage=two-locks", "-n 2000 --stage=two-locks"))),
+        fails="read of what another thread of the block wrote, nothing orders them"),
     Exercise("ex01", "step01", (), (
         Part("several heads", 1, ("-n 40 -k 70 -H 3 -d 32",)),
         Part("several batch entries", 1, ("-n 70 -k 40 -H 2 -b 3 -d 32",)),

@@ -95,8 +95,9 @@ __global__ void __launch_bounds__(VECTOR_THREADS)
 #pragma unroll
   for (int i = 0; i < TILE; i += VECTOR_ROWS) {
     const int r = first_row + i;
-    if (top + r >= n || left + c >= n) continue;
-    const float4 four = load_four<ALIGNED>(&in[(int64_t)(top + r) * n + left + c], n - left - c);
+    const float *const from = &in[(int64_t)(top + r) * n + left + c];
+    float4 four = {};  // outside of the matrix
+    if (top + r < n && left + c < n) four = load_four<ALIGNED>(from, n - left - c);
     tile[Padded::place(r, c)] = four.x;
     tile[Padded::place(r, c + 1)] = four.y;
     tile[Padded::place(r, c + 2)] = four.z;

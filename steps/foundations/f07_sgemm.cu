@@ -126,8 +126,8 @@ int main(int argc, char **argv) {
   CHECK(cudaMalloc(&a, bytes));
   CHECK(cudaMalloc(&b, bytes));
   CHECK(cudaMalloc(&c, bytes));
-  product_fill(a, a_host, n, run.seed);
-  product_fill(b, b_host, n, run.seed + 1);
+  product_fill(a, a_host, n, n, run.seed);
+  product_fill(b, b_host, n, n, run.seed + 1);
 
   foundation_work(0, 2.0 * n * n * n);
   foundation_stage("naive", run_naive, is_right);

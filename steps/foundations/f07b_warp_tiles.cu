@@ -19,7 +19,7 @@ constexpr int ROWS = 128, K = 8;  // of a block's tile of C; columns of A in sha
 constexpr int OWN = 8;            // rows of a thread: two times 4, with others between
 constexpr int WARP_ROWS = 64, ROW_STEP = WARP_ROWS / 2, COLUMN_STEP = 16;
 
-/** A thread computes FOURS times 4 columns, a warp 4 times as many, and a block's 4 by 2 warps: */
+/** Of a block: a thread has FOURS times 4 columns, a warp 4 threads in a row, a block 4 warps. */
 template <int FOURS>
 constexpr int COLUMNS = 4 * FOURS * 4 * 4;
 
@@ -198,8 +198,8 @@ int main(int argc, char **argv) {
   CHECK(cudaMalloc(&a, bytes));
   CHECK(cudaMalloc(&b, bytes));
   CHECK(cudaMalloc(&c, bytes));
-  product_fill(a, a_host, n, run.seed);
-  product_fill(b, b_host, n, run.seed + 1);
+  product_fill(a, a_host, n, n, run.seed);
+  product_fill(b, b_host, n, n, run.seed + 1);
 
   foundation_work(0, 2.0 * n * n * n);
   foundation_stage("vectors", run_vectors, is_right);

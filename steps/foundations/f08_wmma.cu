@@ -119,8 +119,8 @@ int main(int argc, char **argv) {
   CHECK(cudaMalloc(&a, sizeof(__half) * elements));
   CHECK(cudaMalloc(&b, sizeof(__half) * elements));
   CHECK(cudaMalloc(&c, sizeof(float) * elements));
-  product_fill(a, a_host, n, run.seed);
-  product_fill(b, b_host, n, run.seed + 1);
+  product_fill(a, a_host, n, n, run.seed);
+  product_fill(b, b_host, n, n, run.seed + 1);
 
   foundation_work(0, 2.0 * n * n * n);
   foundation_stage("wmma", run_wmma, is_right);

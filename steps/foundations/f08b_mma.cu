@@ -3,8 +3,8 @@
  * f08b: C = A B for n x n matrices, A and B in fp16, C in fp32, with ldmatrix and mma.sync.
  *
  * What wmma hides is written out. mma.sync multiplies a 16 x 16 matrix and a 16 x 8 one, and says
- * which lane holds which elements of them in which register. ldmatrix brings four 8 x 8 matrices
- * from shared memory to where mma.sync wants them. So rows can be swizzled instead of padded, and C
+ * which lane holds which elements of them in which register. ldmatrix loads four 8 x 8 matrices
+ * from shared memory into these registers. So rows can be swizzled instead of padded, and C
  * can go from registers to device memory.
  */
 #include <cuda_fp16.h>
@@ -152,8 +152,8 @@ int main(int argc, char **argv) {
   CHECK(cudaMalloc(&a, sizeof(__half) * elements));
   CHECK(cudaMalloc(&b, sizeof(__half) * elements));
   CHECK(cudaMalloc(&c, sizeof(float) * elements));
-  product_fill(a, a_host, n, run.seed);
-  product_fill(b, b_host, n, run.seed + 1);
+  product_fill(a, a_host, n, n, run.seed);
+  product_fill(b, b_host, n, n, run.seed + 1);
 
   foundation_work(0, 2.0 * n * n * n);
   foundation_stage("mma", run_mma, is_right);

@@ -3,8 +3,8 @@
  * f08c: C = A B for n x n matrices, A and B in fp16, C in fp32: copies run ahead of the products.
  *
  * The block of f08b waits for its loads, then computes. Here cp.async copies to shared memory
- * without registers and without waiting: four pairs of tiles are a ring, and while one is
- * multiplied, the next three are on their way. In the same way ldmatrix brings the fragments of the
+ * without registers and without waiting: three pairs of tiles are a ring, and while one is
+ * multiplied, the next two are on their way. In the same way ldmatrix brings the fragments of the
  * next 16 columns during the products of the present ones. A block computes 128 x 256 elements.
  */
 #include <cuda_fp16.h>
@@ -15,9 +15,10 @@
 #include "product.cuh"
 
 constexpr int THREADS = 256, WARP = 32;
-constexpr int TILE_ROWS = 128, TILE_COLUMNS = 256, K = 32;  // of C; columns of A at a time
+constexpr int TILE_ROWS = 128, TILE_COLUMNS = 256, K = 64;  // of C; columns of A at a time
 constexpr int DOWN = 4, ACROSS = 8;  // fragments of a warp: 16 rows, 8 columns each
-constexpr int STAGES = 4;            // pairs of tiles, 24 KiB each
+constexpr int STAGES = 3;            // pairs of tiles, 48 KiB each
+constexpr int STEP = 16;             // columns of A and rows of B that an mma.sync multiplies
 
 struct Tiles {
   alignas(16) __half a[TILE_ROWS * K];
@@ -28,32 +29,35 @@ struct Tiles {
  * column, which ldmatrix reads together, are in different banks (step 06 says more). */
 template <int CHUNKS>
 __device__ int place(int row, int chunk) {
-  return (row * CHUNKS + (chunk ^ (CHUNKS == 4 ? row / 2 % 4 : row % 8))) * 8;
+  return (row * CHUNKS + (chunk ^ row % 8)) * 8;
 }
 constexpr int A_CHUNKS = K / 8, B_CHUNKS = TILE_COLUMNS / 8;  // of a row
 
 // [copies]
-/** Starts the copy of a chunk of 8 halves, with 0 outside of the matrix, where cp.async reads
- * nothing. If rows do not begin at multiples of 16 bytes, they are loaded and stored at once. */
-template <bool ALIGNED>
-__device__ void copy_eight(__half *to, const __half *matrix, int row, int column, int n) {
-  const bool is_inside = row < n && column < n;
-  const __half *const from = &matrix[(size_t)row * n + column];
-  if (ALIGNED) {
-    cp_async_16(to, from, is_inside);
-  } else {
-    for (int j = 0; j < 8; j++) to[j] = is_inside && column + j < n ? from[j] : __float2half(0);
+/**
+ * Starts the copies of ROWS rows of a tile, in chunks of 8 halves, with 0 outside of the matrix,
+ * where cp.async reads nothing. (top, left) is the first element of the tile in the matrix.
+ */
+template <int ROWS, int CHUNKS>
+__device__ void start_copies(__half *tile, const __half *matrix, int first_row, int top, int left,
+                             int n) {
+#pragma unroll
+  for (int i = 0; i < ROWS * CHUNKS; i += THREADS) {
+    const int row = first_row + (i + threadIdx.x) / CHUNKS, chunk = threadIdx.x % CHUNKS;
+    const int y = top + row, x = left + chunk * 8;
+    cp_async_16(&tile[place<CHUNKS>(row, chunk)], &matrix[(size_t)y * n + x], y < n && x < n);
   }
 }
 
-/** Starts the copies of a tile whose first element is (top, left). */
-template <bool ALIGNED, int ROWS, int CHUNKS>
-__device__ void start_copies(__half *tile, const __half *matrix, int top, int left, int n) {
-#pragma unroll
-  for (int i = 0; i < ROWS * CHUNKS; i += THREADS) {
-    const int row = (i + threadIdx.x) / CHUNKS, chunk = threadIdx.x % CHUNKS;
-    copy_eight<ALIGNED>(&tile[place<CHUNKS>(row, chunk)], matrix, top + row, left + chunk * 8, n);
-  }
+/** Starts the copies of part k / STEP of a pair: the tiles at column `first` of A and row `first`
+ * of B. The last part makes a group of all. */
+__device__ void start_part(Tiles &tiles, const __half *a, const __half *b, int first, int k,
+                           int n) {
+  constexpr int A_ROWS = TILE_ROWS / (K / STEP);
+  const int top = blockIdx.y * TILE_ROWS, left = blockIdx.x * TILE_COLUMNS;
+  start_copies<A_ROWS, A_CHUNKS>(tiles.a, a, k / STEP * A_ROWS, top, first, n);
+  start_copies<STEP, B_CHUNKS>(tiles.b, b, k, first, left, n);
+  if (k + STEP == K) cp_async_commit();
 }
 // [copies]
 
@@ -100,47 +104,39 @@ __device__ void write(float *c, int y, int x, const float (&sums)[DOWN][ACROSS][
         const int column = blockIdx.x * TILE_COLUMNS + x + j * 8 + lane % 4 * 2;
         float *const at = &c[(size_t)row * n + column];
         const float left = sums[i][j][2 * half], right = sums[i][j][2 * half + 1];
-        if (row >= n || column >= n) continue;
-        if (n % 2 == 0) *reinterpret_cast<float2 *>(at) = make_float2(left, right);
-        if (n % 2 != 0) at[0] = left;
-        if (n % 2 != 0 && column + 1 < n) at[1] = right;
+        if (row < n && column < n) *reinterpret_cast<float2 *>(at) = make_float2(left, right);
       }
     }
   }
 }
 
-template <bool ALIGNED>
 __global__ void __launch_bounds__(THREADS, 1)
     pipeline_kernel(const __half *a, const __half *b, float *c, int n) {
   extern __shared__ __align__(16) unsigned char smem[];
   Tiles *const ring = reinterpret_cast<Tiles *>(smem);
-  const int top = blockIdx.y * TILE_ROWS, left = blockIdx.x * TILE_COLUMNS;
   const int warp = threadIdx.x / WARP, y = warp / 4 * DOWN * 16, x = warp % 4 * ACROSS * 8;
   float sums[DOWN][ACROSS][4] = {};
-  Fragments own[2];  // of the first 16 columns of a pair of tiles, and of the others
-  const auto copy_a = start_copies<ALIGNED, TILE_ROWS, A_CHUNKS>;
-  const auto copy_b = start_copies<ALIGNED, K, B_CHUNKS>;
+  Fragments own[2];  // of this step and of the next
   // [ring]
   for (int s = 0; s < STAGES - 1; s++) {
-    copy_a(ring[s].a, a, top, s * K, n);
-    copy_b(ring[s].b, b, s * K, left, n);
-    cp_async_commit();
+    for (int k = 0; k < K; k += STEP) start_part(ring[s], a, b, s * K, k, n);
   }
   cp_async_wait<STAGES - 2>();  // this thread's copies of the first pair have arrived
   __syncthreads();              // those of all threads have
   load(own[0], ring[0], y, x, 0);
-  for (int first = 0, s = 0; first < n; first += K, s = (s + 1) % STAGES) {
+  for (int first = 0, s = 0; first < n; first += K) {
     Tiles &empty = ring[(s + STAGES - 1) % STAGES];
-    const int ahead = first + (STAGES - 1) * K;  // of the pair that goes there
-    load(own[1], ring[s], y, x, 16);
-    copy_a(empty.a, a, top, ahead, n);
-    multiply(own[0], sums);
-    cp_async_wait<STAGES - 3>();  // this thread's copies of the next pair have arrived
-    __syncthreads();  // those of all threads have, and all have loaded the fragments of this pair
-    load(own[0], ring[(s + 1) % STAGES], y, x, 0);
-    copy_b(empty.b, b, ahead, left, n);
-    cp_async_commit();
-    multiply(own[1], sums);
+#pragma unroll
+    for (int k = 0; k < K; k += STEP) {
+      if (k + STEP == K) {
+        s = (s + 1) % STAGES;
+        cp_async_wait<STAGES - 3>();  // this thread's copies of the next pair have arrived
+        __syncthreads();  // those of all threads have; all have loaded the fragments of this pair
+      }
+      load(own[(k / STEP + 1) % 2], ring[s], y, x, (k + STEP) % K);
+      start_part(empty, a, b, first + (STAGES - 1) * K, k, n);
+      multiply(own[k / STEP % 2], sums);
+    }
   }
   cp_async_wait<0>();  // no copy may be in flight when the thread ends
   // [ring]
@@ -153,11 +149,11 @@ __global__ void __launch_bounds__(THREADS, 1) alone_kernel(float *c, int n) {
   float sums[DOWN][ACROSS][4] = {};
   Fragments ones;
   for (int i = 0; i < 16; i++) ones.a[i / 4][i % 4] = ones.b[i / 4][i % 4] = 0x3c003c00;  // 1 and 1
-  for (int k = 0; k < n; k += 16) multiply(ones, sums);
+  for (int k = 0; k < n; k += STEP) multiply(ones, sums);
   write(c, y, x, sums, n);
 }
 
-static int n;
+static int n;  // side of the matrices: that of -n, rounded up to whole chunks
 static __half *a, *b;
 static float *c;
 static float *a_host, *b_host;  // the same numbers
@@ -167,10 +163,9 @@ static dim3 grid(void) {
   return dim3((n + TILE_COLUMNS - 1) / TILE_COLUMNS, (n + TILE_ROWS - 1) / TILE_ROWS);
 }
 static void run_pipeline(void) {
-  const auto kernel = n % 8 == 0 ? pipeline_kernel<true> : pipeline_kernel<false>;
   const int bytes = STAGES * sizeof(Tiles);  // more than 48 KiB, for which a kernel must be told
-  CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  kernel<<<grid(), THREADS, bytes>>>(a, b, c, n);
+  CHECK(cudaFuncSetAttribute(pipeline_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  pipeline_kernel<<<grid(), THREADS, bytes>>>(a, b, c, n);
 }
 static void run_alone(void) {
   alone_kernel<<<grid(), THREADS>>>(c, n);
@@ -193,19 +188,19 @@ static bool alone_is_right(char note[200]) {
 int main(int argc, char **argv) {
   const Program program = {"f08c", "Multiplies two N x N matrices of fp16.", 30000, 200, 8192};
   const Run run = foundation_begin(argc, argv, &program);
-  n = run.n;
+  n = (run.n + 7) / 8 * 8;
   const size_t elements = (size_t)n * n;
   a_host = (float *)foundation_allocate(sizeof(float) * elements);
   b_host = (float *)foundation_allocate(sizeof(float) * elements);
   of_ones = (float *)foundation_allocate(sizeof(float) * elements);
-  for (size_t i = 0; i < elements; i++) of_ones[i] = (n + 15) / 16 * 16;
+  for (size_t i = 0; i < elements; i++) of_ones[i] = (n + STEP - 1) / STEP * STEP;
   CHECK(cudaMalloc(&a, sizeof(__half) * elements));
   CHECK(cudaMalloc(&b, sizeof(__half) * elements));
   CHECK(cudaMalloc(&c, sizeof(float) * elements));
-  product_fill(a, a_host, n, run.seed);
-  product_fill(b, b_host, n, run.seed + 1);
+  product_fill(a, a_host, n, run.n, run.seed);
+  product_fill(b, b_host, n, run.n, run.seed + 1);
 
-  foundation_work(0, 2.0 * n * n * n);
+  foundation_work(0, 2.0 * run.n * run.n * run.n);
   foundation_stage("pipeline", run_pipeline, is_right);
   foundation_stage("mma-alone", run_alone, alone_is_right);
 #ifdef HAS_CUBLAS

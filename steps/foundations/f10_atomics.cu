@@ -1,6 +1,6 @@
 /**
  * @file
- * f10: n transfers between accounts, by threads that must not disturb each other.
+ * f10: additions and transfers of n threads, which must not disturb each other.
  *
  * An atomic operation reads, changes and writes a number in one piece. A lock makes several
  * accesses one piece: whoever changes it from 0 to 1 may go on, all others try again. Two locks can
@@ -15,21 +15,23 @@
 #include "foundation.h"
 
 constexpr int THREADS = 128, ACCOUNTS = 64;
+constexpr int ADDITIONS = 64;        // of each thread to a counter
 constexpr int FAR = 32;              // words between counters that do not share a line of 128 bytes
 constexpr int MOST_TRIES = 1 << 20;  // on a GPU a deadlock would never end: then threads give up
 
 // [counters]
 /** Every thread adds to one number: the L2 cache adds one after the other. */
 __global__ void __launch_bounds__(THREADS) one_kernel(int n, int *counters) {
-  if ((int)(blockIdx.x * THREADS + threadIdx.x) < n) atomicAdd(&counters[0], 1);
+  if ((int)(blockIdx.x * THREADS + threadIdx.x) >= n) return;
+  for (int i = 0; i < ADDITIONS; i++) atomicAdd(&counters[0], 1);
 }
 
 /** Each block has a number of its own, `stride` words from the next. Those in one line of the cache
  * are in one place of L2, too, so they wait for each other as one number does. */
 __global__ void __launch_bounds__(THREADS) blocks_kernel(int n, int *counters, int stride) {
-  if ((int)(blockIdx.x * THREADS + threadIdx.x) < n) {
-    atomicAdd(&counters[blockIdx.x % ACCOUNTS * stride], 1);
-  }
+  if ((int)(blockIdx.x * THREADS + threadIdx.x) >= n) return;
+  int *const counter = &counters[blockIdx.x % ACCOUNTS * stride];
+  for (int i = 0; i < ADDITIONS; i++) atomicAdd(counter, 1);
 }
 // [counters]
 
@@ -74,11 +76,11 @@ __global__ void __launch_bounds__(THREADS) lock_kernel(int n, Account *accounts)
 
 // [transfer]
 /** Money goes from account a to account b, with both locks held; `first` and `second` say in which
- * order they are taken. Returns false if that takes too long. */
-__device__ bool transfer(Account *first, Account *second, Account *a, Account *b) {
-  for (int tries = 0; tries < MOST_TRIES; tries++) {
+ * order they are taken. Returns false if it gives up because that takes too long. */
+__device__ bool transfer(Account *first, Account *second, Account *a, Account *b, bool gives_up) {
+  for (int tries = 0; tries < MOST_TRIES; tries += gives_up) {
     if (!try_lock(first)) continue;
-    for (; tries < MOST_TRIES; tries++) {
+    for (; tries < MOST_TRIES; tries += gives_up) {
       if (!try_lock(second)) continue;
       add(a, -1);
       add(b, 1);
@@ -101,7 +103,7 @@ __global__ void __launch_bounds__(THREADS) transfer_kernel(int n, Account *accou
   if (i >= n) return;
   Account *const a = &accounts[i % ACCOUNTS], *const b = &accounts[(i + 1) % ACCOUNTS];
   const bool swap = LOWER_FIRST && b < a;
-  if (!transfer(swap ? b : a, swap ? a : b, a, b)) atomicAdd(gave_up, 1);
+  if (!transfer(swap ? b : a, swap ? a : b, a, b, !LOWER_FIRST)) atomicAdd(gave_up, 1);
 }
 // [order]
 
@@ -137,11 +139,12 @@ static void run_deadlock(void) {
 }
 
 static bool counters_are_right(char note[200]) {
-  int all[ACCOUNTS * FAR], sum = 0;
+  uint32_t all[ACCOUNTS * FAR], sum = 0;
+  const uint32_t right = (uint32_t)n * ADDITIONS;  // modulo 2^32, as the counters are
   CHECK(cudaMemcpy(all, counters, sizeof all, cudaMemcpyDeviceToHost));
-  for (int count : all) sum += count;
-  if (sum != n) snprintf(note, 200, "%d additions are %d", n, sum);
-  return sum == n;
+  for (uint32_t count : all) sum += count;
+  if (sum != right) snprintf(note, 200, "%u additions are %u", right, sum);
+  return sum == right;
 }
 
 /** `money` and `transfers` of all accounts together. */
@@ -166,8 +169,7 @@ static bool transfers_are_right(char note[200]) {
 }
 
 int main(int argc, char **argv) {
-  const Program program = {"f10", "Counts N additions, and makes N transfers.", 100000000, 2000,
-                           20000};
+  const Program program = {"f10", "Makes 64 N additions and N transfers.", 100000000, 2000, 20000};
   const Run run = foundation_begin(argc, argv, &program);
   n = run.n;
   CHECK(cudaMalloc(&counters, sizeof(int) * ACCOUNTS * FAR));

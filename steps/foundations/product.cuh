@@ -11,13 +11,17 @@
 
 #include "foundation.h"
 
-/** Puts small integers into an n x n matrix on the device, and the same numbers into `host`. */
+/**
+ * Puts small integers into the first n rows and columns of a side x side matrix on the device, and
+ * the same numbers into `host`. The others are 0, so that they change no product.
+ */
 template <typename T>
-void product_fill(T *matrix, float *host, int n, uint64_t seed) {
-  const size_t elements = (size_t)n * n;
+void product_fill(T *matrix, float *host, int side, int n, uint64_t seed) {
+  const size_t elements = (size_t)side * side;
   T *copy = (T *)foundation_allocate(sizeof(T) * elements);
   for (size_t i = 0; i < elements; i++) {
-    host[i] = foundation_bits(seed, i) % 5 - 2.0f;
+    const bool is_inside = i / side < (size_t)n && i % side < (size_t)n;
+    host[i] = is_inside ? foundation_bits(seed, i) % 5 - 2.0f : 0;
     copy[i] = T(host[i]);
   }
   CHECK(cudaMemcpy(matrix, copy, sizeof(T) * elements, cudaMemcpyHostToDevice));

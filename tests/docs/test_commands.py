@@ -28,7 +28,7 @@ def test_commands_run(page: Path, tmp_path: Path) -> None:
         if path.name == "build":
             subprocess.run(["cp", "-rl", path, tmp_path / "build"], check=True)
         elif path.name == "steps":  # exercises are written there
-            shutil.copytree(path, tmp_path / "steps", ignore=shutil.ignore_patterns("*[0-9].cu"))
+            shutil.copytree(path, tmp_path / "steps", ignore=shutil.ignore_patterns("*[0-9].cu", "exf*.cu"))
         elif not re.fullmatch(r"step\d.*|\.git|\.venv|__pycache__|\.pytest_cache", path.name):
             (tmp_path / path.name).symlink_to(path)
     text = page.read_text()

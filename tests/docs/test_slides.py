@@ -1,12 +1,16 @@
 """The slides of the lessons, in a browser, and how much is to be read for each lesson."""
 
 import re
+import sys
 
 import pytest
 from playwright.sync_api import Page
 
 from tests.docs.conftest import SITE
 from tests.lib.programs import REPOSITORY
+
+sys.path.insert(0, str(REPOSITORY / "steps/exercises"))
+from catalogue import ENTRIES, plan  # noqa: E402
 
 DOCS = REPOSITORY / "docs"
 DECKS = sorted(path.stem for path in (DOCS / "slides").glob("*.md"))
@@ -65,7 +69,23 @@ def words_of(page: str, anchor: str) -> int:
 
 
 def test_the_reading_for_a_lesson_fits_a_week() -> None:
-    rows = re.findall(r"^\| \d+ \| \[.*?\]\((slides/\w+)\.md\) \|(.*?)\|", (DOCS / "teaching.md").read_text(), re.MULTILINE)
-    assert [f"slides/{deck}" for deck in DECKS] == [deck for deck, _ in rows]
-    words = {deck: sum(words_of(*link) for link in re.findall(r"\]\(([\w-]+)\.md#?([\w-]*)\)", cell)) for deck, cell in rows}
+    """What is read before it and afterwards."""
+    assert list(plan()) == DECKS
+    words = {deck: sum(words_of(*link) for cell in (before, after)
+                       for link in re.findall(r"\]\(([\w-]+)\.md#?([\w-]*)\)", cell))
+             for deck, (_, _, before, _, after, *_) in plan().items()}
     assert {deck: count for deck, count in words.items() if not 0 < count <= MOST_TO_READ} == {}
+
+
+def test_minutes_of_the_slides_are_those_of_a_lesson() -> None:
+    """Each is in the notes, but of what is shown later."""
+    for deck in DECKS:
+        text = (DOCS / f"slides/{deck}.md").read_text()
+        marks = re.findall(r"^```{revealjs-notes}\n\*\*(?:(\d+) min\.|Later)\*\*", text, re.MULTILINE)
+        assert len(marks) == text.count("revealjs-notes") and sum(int(mark or 0) for mark in marks) == 90, deck
+
+
+def test_exercises_are_listed_in_the_order_of_the_plan() -> None:
+    wanted = [name for _, _, _, in_class, _, at_home, _ in plan().values()
+              for name in re.findall(r"exf?\d\d[a-z]?", f"{in_class} {at_home}")]
+    assert list(dict.fromkeys(wanted)) == [entry.name for entry in ENTRIES if entry.name.startswith("ex")]

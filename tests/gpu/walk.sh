@@ -25,7 +25,7 @@ section() {
   echo "=== $1"
   echo "$ $2"
   timeout 200 bash -c "$2" 2>&1 | sed -E "s|$PWD/||g; s/[[:space:]]+\$//
-    /^==PROF==|Host Frame|host backtrace|^\[(New )?Thread |^\[(Detaching|Inferior|Using host)|^warning:/d"
+    /^==PROF==|Host Frame|host backtrace|^\[(New )?Thread |^\[(Detaching|Inferior)|^Using host|^\[[0-9]+\] |^warning:/d"
   echo "exit ${PIPESTATUS[0]}"
 }
 

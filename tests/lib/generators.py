@@ -14,7 +14,7 @@ SQRT_HALF_BITS = np.int64(0x3FE6A09E667F3BCD)
 LN_2 = float.fromhex("0x1.62e42fefa39efp-1")
 
 # Streams: one for each tensor, and one for each other draw.
-Q, K, V, OUTLIER_DRAW, OUTLIER, TARGET, SINK = 0, 1, 2, 8, 16, 24, 32
+Q, K, V, D_O, OUTLIER_DRAW, OUTLIER, TARGET, SINK = 0, 1, 2, 3, 8, 16, 24, 32
 
 # Wichura's algorithm AS 241 (1988), routine PPND16: numerator and denominator of three rational
 # functions, lowest power first.
@@ -128,6 +128,7 @@ def _with_sink(p: Problem, stream: int, x: np.ndarray) -> np.ndarray:
     """Column 0 alone gives the score of key 0, from 0 to 11, and its V is 0."""
     if stream == Q:
         x[..., 0] = 11 * random_uniform(p.seed, SINK, np.arange(x[..., 0].size)).reshape(x.shape[:-1])
+    if stream in (Q, D_O):
         return x
     x[:, :, 0] = 0
     if stream == K:
@@ -157,3 +158,8 @@ def draw_inputs(p: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def rounded_inputs(p: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Q, K and V as the program uses them: rounded once to the dtype, with scales to e4m3."""
     return tuple(rounded_input(p.dtype, x, p.kv_heads, p.scales) for x in draw_inputs(p))
+
+
+def rounded_d_o(p: Problem) -> np.ndarray:
+    """dO of a backward step, rounded to the dtype."""
+    return rounded_input(p.dtype, _drawn(p, D_O, p.q_shape()), p.kv_heads)

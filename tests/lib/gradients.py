@@ -1,5 +1,8 @@
-"""The backward pass in NumPy, in fp64 by its definition; no code is shared with the C sources."""
+"""The backward pass in NumPy, in fp64, and when gradients are right; no code is shared with the C
+sources."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +10,7 @@ import numpy as np
 from tests.lib.masks import preset
 from tests.lib.problem import Problem
 from tests.lib.programs import Program, read_records, write_inputs
+from tests.lib.reference import UNIT, round_to
 
 NAMES = ("dq", "dk", "dv")
 
@@ -60,3 +64,71 @@ def distances(found: list[np.ndarray], expected: list[np.ndarray]) -> list[float
     """Of each gradient, relative to its length."""
     return [float(np.linalg.norm(x.astype(np.float64) - y) / max(np.linalg.norm(y), 1e-30))
             for x, y in zip(found, expected, strict=True)]
+
+
+# --- When gradients are right -----------------------------------------------------------------------
+
+@dataclass
+class Answer:
+    """One gradient, as the program's own reference computes it from O and LSE of a forward pass."""
+
+    value: np.ndarray  # [B, H, N, D], fp64
+    allowed_error: float  # 2 * r of the rule
+    tolerance: np.ndarray  # of each row, [B, H, N]
+
+
+def _norms(x: np.ndarray) -> np.ndarray:
+    return np.sqrt(np.sum(x * x, axis=-1))
+
+
+def _answer(dtype: str, factor: float, x: np.ndarray, y: np.ndarray, fp32: np.ndarray,
+            summed: Callable[[np.ndarray], np.ndarray]) -> Answer:
+    """The gradient factor * x y; `fp32` is of the shape of x, and its product with the lengths of y
+    is the size of what fp32 rounds. `summed` adds up the query heads of each group."""
+    unit, y_norms = UNIT[dtype], _norms(y)
+    x_32 = np.where(np.abs(x) < 2.0**-126, 0, x.astype(np.float32).astype(np.float64))
+    value, magnitude = factor * summed(x @ y), factor * summed(np.abs(x) @ np.abs(y))
+    base = round_to(dtype, factor * summed(round_to(dtype, x_32) @ y))
+    spread = factor * np.sqrt(summed((x * x) @ (y_norms**2)[..., None])[..., 0])
+    size = factor * summed(fp32 @ y_norms[..., None])[..., 0]
+    norms, of_base = _norms(value), _norms(base - value)
+    some = norms > 0
+    usual = np.minimum(of_base[some], 2 * unit * spread[some] + unit * norms[some]) / norms[some]
+    allowed = 2 * max(unit, usual.max(initial=0.0))
+    likely, most = 2 * unit * spread, unit * (_norms(magnitude) + norms)
+    rule = np.maximum(np.minimum(np.maximum(allowed * norms, likely), 2 * most), 2 * of_base)
+    return Answer(value, allowed, rule + 2.0**-21 * size)
+
+
+def answers(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray, d_o: np.ndarray, o: np.ndarray,
+            lse: np.ndarray) -> list[Answer]:
+    """dQ, dK and dV from all that a backward step gets, with the tolerances of docs/correctness.md."""
+    group, scale = p.heads // p.kv_heads, p.scale_used()
+    keys, values = (np.repeat(x, group, axis=1) for x in (k, v))
+    with np.errstate(over="ignore", invalid="ignore"):  # where nothing is attended, LSE is -inf
+        probs = np.where(preset(p), np.exp(scale * q @ keys.swapaxes(-1, -2) - lse[..., None]), 0)
+    ds = probs * (d_o @ values.swapaxes(-1, -2) - (d_o * o).sum(-1, keepdims=True))
+    sizes = _norms(d_o)[..., None] * (_norms(values)[..., None, :] + _norms(o)[..., None])
+
+    def transposed(x: np.ndarray) -> np.ndarray:
+        return x.swapaxes(-1, -2)
+
+    def summed(x: np.ndarray) -> np.ndarray:
+        return x.reshape(p.batch, p.kv_heads, group, *x.shape[2:]).sum(2)
+    return [_answer(p.dtype, scale, ds, keys, probs * sizes, lambda x: x),
+            _answer(p.dtype, scale, transposed(ds), q, transposed(probs * sizes), summed),
+            _answer(p.dtype, 1.0, transposed(probs), d_o, transposed(probs), summed)]
+
+
+def mistakes(expected: list[Answer], found: list[np.ndarray]) -> list[str]:
+    """What is wrong with dQ, dK and dV, in words; empty if they are right."""
+    texts = []
+    for name, answer, x in zip(NAMES, expected, found, strict=True):
+        if x.shape != answer.value.shape:
+            texts.append(f"{name}: the shape is {x.shape}, not {answer.value.shape}")
+            continue
+        right = _norms(x.astype(np.float64) - answer.value) <= answer.tolerance
+        if not right.all():
+            texts.append(f"{name}: {np.count_nonzero(~right)} of {right.size} rows are wrong, the first "
+                         f"is {tuple(map(int, np.argwhere(~right)[0]))}")
+    return texts

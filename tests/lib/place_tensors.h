@@ -112,21 +112,21 @@ static Place place_in_one(Problem *p, int tensor, int64_t offset) {
   return place;
 }
 
-static uint16_t value_of(const Problem *p, int tensor, int64_t index) {
-  const double x = random_normal(1, (uint32_t)tensor, (uint64_t)index);
+static uint16_t value_of(const Problem *p, int stream, int64_t index) {
+  const double x = random_normal(1, (uint32_t)stream, (uint64_t)index);
   return p->dtype == DTYPE_E4M3   ? double_to_e4m3_bits(x)
          : p->dtype == DTYPE_FP16 ? double_to_half_bits(x)
                                   : double_to_bf16_bits(x);
 }
 
-/** Writes the numbers of Q, K or V; a number depends on the element's index alone. */
-static void fill(Problem *p, int tensor, char *base) {
+/** Writes the numbers of a tensor; a number depends on the stream and the element's index alone. */
+static void fill(Problem *p, int tensor, int stream, char *base) {
   const int bytes = element_bytes(p, tensor);
   const size_t row_bytes = (size_t)(bytes * p->head_dim);
   char *row = host_memory(row_bytes);
   for (int64_t i = 0; i < row_count(p, tensor); i++) {
     for (int d = 0; d < p->head_dim; d++) { /* the lower byte comes first */
-      const uint16_t bits = value_of(p, tensor, i * p->head_dim + d);
+      const uint16_t bits = value_of(p, stream, i * p->head_dim + d);
       memcpy(row + d * bytes, &bits, (size_t)bytes);
     }
     require(cudaMemcpy(base + row_offset(p, tensor, i), row, row_bytes, cudaMemcpyHostToDevice),
@@ -135,14 +135,16 @@ static void fill(Problem *p, int tensor, char *base) {
   free(row);
 }
 
-/** Copies the rows of O out of its memory. False if anything outside the rows was written to. */
-static bool collect(Problem *p, const Place *place, uint16_t *o) {
+/** Copies the rows of O, or of the gradient of a tensor, out of its memory. False if anything
+ * outside the rows was written to. */
+static bool collect(Problem *p, int tensor, const Place *place, uint16_t *values) {
   const size_t row_bytes = sizeof(uint16_t) * (size_t)p->head_dim;
   char *all = host_memory(place->bytes);
-  require(cudaMemcpy(all, place->allocation, place->bytes, cudaMemcpyDeviceToHost), "copy of O");
-  for (int64_t i = 0; i < row_count(p, O); i++) {
-    char *row = all + (place->base - place->allocation) + row_offset(p, O, i);
-    memcpy(o + i * p->head_dim, row, row_bytes);
+  require(cudaMemcpy(all, place->allocation, place->bytes, cudaMemcpyDeviceToHost),
+          "copy of outputs");
+  for (int64_t i = 0; i < row_count(p, tensor); i++) {
+    char *row = all + (place->base - place->allocation) + row_offset(p, tensor, i);
+    memcpy(values + i * p->head_dim, row, row_bytes);
     memset(row, 0xff, row_bytes);
   }
   bool untouched = true;

@@ -16,8 +16,10 @@
  * most-tiles  as many tiles of queries as a step may have, then more
  * l2         the device reports an L2 cache for K and V of two of three heads
  *
- * Gaps hold NaN; the gaps of O must hold the same bits afterwards. One line is printed for each
- * problem. The exit code is 0, 1 when an answer is wrong, or 3 when the device failed.
+ * Gaps hold NaN; the gaps of O must hold the same bits afterwards. A backward step gets an O that
+ * is placed like the O of others, and a dO; its gradients are placed like Q, K and V. One line is
+ * printed for each problem. The exit code is 0, 1 when an answer is wrong, or 3 when the device
+ * failed.
  */
 #include <cuda_runtime_api.h>
 #include <math.h>
@@ -25,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backward.h"
 #include "block_mask.h"
 #include "host/base/error.h"
 #include "host/masks/host_block_mask.h"
@@ -35,7 +38,7 @@ static const char *const TENSOR_NAMES = "QKVO";
 static bool all_right = true;
 
 typedef struct Answer {
-  uint16_t *o; /* [batch][q_heads][q_len][head_dim] */
+  uint16_t *o; /* [batch][q_heads][q_len][head_dim]; or dQ, then dK, then dV, likewise */
   float *lse;
 } Answer;
 
@@ -114,13 +117,80 @@ static float *scales_of(const Problem *p, int tensor) {
   return on_device;
 }
 
+/** The number of values in Answer::o. */
+static size_t value_count(const Problem *p) {
+  int64_t rows = row_count(p, O);
+  if (step.backward != NULL) rows = row_count(p, Q) + row_count(p, K) + row_count(p, V);
+  return (size_t)(rows * p->head_dim);
+}
+
+/** LSE on the device: some number, or -inf where no key is attended. */
+static float *lse_of(const Problem *p) {
+  const size_t bytes = sizeof(float) * (size_t)row_count(p, O);
+  float *lse = host_memory(bytes), *on_device = device_memory(bytes);
+  for (int64_t row = 0; row < row_count(p, O); row++) {
+    const bool empty = p->mask == MASK_CAUSAL && row % p->q_len < p->q_len - p->kv_len;
+    lse[row] = empty ? -INFINITY : 3 + (float)(row % 5) / 4;
+  }
+  require(cudaMemcpy(on_device, lse, bytes, cudaMemcpyHostToDevice), "copy of LSE");
+  free(lse);
+  return on_device;
+}
+
+/** Memory for a tensor that lies as the one in `place` does. */
+static Place place_like(Problem *p, int tensor, const Place *place) {
+  return place_in_one(p, tensor, (place->base - place->allocation) / element_bytes(p, tensor));
+}
+
+/** The same as solve() for a backward step. */
+static Answer solve_backward(Problem *p, Place places[TENSORS], int heads) {
+  const size_t lse_bytes = sizeof(float) * (size_t)row_count(p, O);
+  const size_t work_bytes = step.workspace_bytes ? (size_t)heads * step.workspace_bytes(p) : 0;
+  Place d_o = place_like(p, O, &places[O]), gradients[O];
+  fill(p, O, O, places[O].base);
+  fill(p, O, TENSORS, d_o.base);
+  for (int tensor = Q; tensor <= V; tensor++) {
+    fill(p, tensor, tensor, places[tensor].base);
+    gradients[tensor] = place_like(p, tensor, &places[tensor]);
+  }
+  float *lse = lse_of(p);
+  const BackwardTensors t = {.q = places[Q].base,
+                             .k = places[K].base,
+                             .v = places[V].base,
+                             .o = places[O].base,
+                             .lse = lse,
+                             .d_o = d_o.base,
+                             .d_q = gradients[Q].base,
+                             .d_k = gradients[K].base,
+                             .d_v = gradients[V].base,
+                             .workspace = work_bytes > 0 ? device_memory(work_bytes) : NULL};
+  if (step.workspace_zero) require(cudaMemset(t.workspace, 0, work_bytes), "workspace");
+  require(step.backward(p, &t, heads, 0), "launch");
+  require(cudaDeviceSynchronize(), "kernel");
+
+  Answer answer = {host_memory(sizeof(uint16_t) * value_count(p)), host_memory(lse_bytes)};
+  memset(answer.lse, 0, lse_bytes);
+  uint16_t *values = answer.o;
+  for (int tensor = Q; tensor <= V; tensor++) {
+    if (!collect(p, tensor, &gradients[tensor], values)) wrong("written to outside the rows");
+    values += row_count(p, tensor) * p->head_dim;
+    require(cudaFree(gradients[tensor].allocation), "free");
+  }
+  for (int tensor = Q; tensor <= O; tensor++) require(cudaFree(places[tensor].allocation), "free");
+  require(cudaFree(d_o.allocation), "free");
+  require(cudaFree(lse), "free");
+  require(cudaFree(t.workspace), "free");
+  return answer;
+}
+
 /** Runs the step on the tensors in `places` and frees them; `spread` is for the mask. */
 static Answer solve(Problem *p, Place places[TENSORS], bool spread) {
   const size_t lse_bytes = sizeof(float) * (size_t)row_count(p, O);
   size_t free_bytes = 0, total_bytes = 0;
   require(cudaMemGetInfo(&free_bytes, &total_bytes), "memory");
   const int heads = heads_at_a_time(p, free_bytes);
-  for (int tensor = Q; tensor <= V; tensor++) fill(p, tensor, places[tensor].base);
+  if (step.backward != NULL) return solve_backward(p, places, heads);
+  for (int tensor = Q; tensor <= V; tensor++) fill(p, tensor, tensor, places[tensor].base);
 
   DeviceMask mask = mask_in_blocks(p, spread);
   float *const scales[] = {scales_of(p, Q), scales_of(p, K), scales_of(p, V)};
@@ -144,13 +214,12 @@ static Answer solve(Problem *p, Place places[TENSORS], bool spread) {
   }
   require(cudaDeviceSynchronize(), "kernel");
 
-  Answer answer = {host_memory(sizeof(uint16_t) * (size_t)(row_count(p, O) * p->head_dim)),
-                   host_memory(lse_bytes)};
+  Answer answer = {host_memory(sizeof(uint16_t) * value_count(p)), host_memory(lse_bytes)};
   require(cudaMemcpy(answer.lse, t.lse, lse_bytes, cudaMemcpyDeviceToHost), "copy of LSE");
   for (int64_t row = 0; step.workspace_zero && row < row_count(p, O); row++) {
     if (memcmp(&answer.lse[row], "\xff\xff\xff\xff", 4) == 0) wrong("a second pass left rows out");
   }
-  if (!collect(p, &places[O], answer.o)) wrong("O was written to outside its rows");
+  if (!collect(p, O, &places[O], answer.o)) wrong("O was written to outside its rows");
   for (int tensor = Q; tensor <= O; tensor++) {
     require(cudaFree(places[tensor].allocation), "free");
     require(cudaFree(places[tensor].second_allocation), "free");
@@ -182,11 +251,10 @@ static Answer solve_compact(Problem p) {
 static void compare_with(const Answer *expected, Problem *p, Place places[TENSORS],
                          const char *what) {
   Answer found = solve(p, places, true);
-  const size_t values = (size_t)row_count(p, O) * (size_t)p->head_dim;
   const size_t lse_bytes = sizeof(float) * (size_t)row_count(p, O);
   printf("%s, %s, D=%d Nq=%d Nkv=%d: ", what, p->o_dtype == DTYPE_FP16 ? "fp16" : "bf16",
          p->head_dim, p->q_len, p->kv_len);
-  const bool same = memcmp(found.o, expected->o, sizeof(uint16_t) * values) == 0 &&
+  const bool same = memcmp(found.o, expected->o, sizeof(uint16_t) * value_count(p)) == 0 &&
                     memcmp(found.lse, expected->lse, lse_bytes) == 0;
   if (same) {
     printf("same bits\n");

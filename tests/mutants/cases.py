@@ -171,6 +171,15 @@ SCALAR = [
     "-b 1 -H 1 -n 65 -k 97 -d 34 -m causal",
     "-b 1 -H 1 -n 33 -k 33 -d 35",
 ]
+# Of backward steps: dK and dV are sums over three query heads; P is nearly 0 or 1; at each head
+# dimension for which kernels differ there are several tiles of queries and keys.
+BACKWARD = [
+    "-b 1 -H 3 -G 1 -n 40 -k 34 -d 64 -m causal -t bf16",
+    "-b 1 -H 1 -n 33 -k 40 -d 64 -i spiky",
+    "-b 1 -H 1 -n 20 -k 33 -d 128 -m causal",
+    "-b 1 -H 1 -n 18 -k 20 -d 256 -m causal -t bf16",
+    "-b 1 -H 1 -n 30 -k 50 -d 128 -i sink",
+]
 TENSOR_CORE = [
     "-b 2 -H 4 -G 2 -n 133 -k 150 -d 64 -m causal --layout bnhd",
     "-b 1 -H 2 -n 129 -k 70 -d 96 -m causal",
@@ -288,6 +297,8 @@ def write_cases(facts: dict, head_dims: Sequence[int],
     directory.mkdir(parents=True, exist_ok=True)
     head_dim = 256 if list(head_dims) == [256] else 64
     step, scalar = facts["step"], facts["needs_compute_capability"] is None
+    if facts["kind"] == "backward":
+        return write_backward_cases(facts, directory, scalar)
     hopper, persistent = facts["needs_compute_capability"] == 90, facts["workspace_zero"]
     # NaN where the causal mask excludes it: the scalar steps read no masked key, the others none in
     # a tile that is masked for all their queries.
@@ -345,6 +356,20 @@ def write_cases(facts: dict, head_dims: Sequence[int],
             these = {re.sub(r" -d \d+", " -d 256", line): None for line in these}
         taken = [line for line in these if scalar or takes(line, head_dims)]
         path = directory / f"{step}_{i}.cases"
+        path.write_text("\n".join(taken) + "\n")
+        files += [(path, environment)] * bool(taken)
+    return files
+
+
+def write_backward_cases(facts: dict, directory: Path, scalar: bool) -> list[tuple[Path, dict[str, str]]]:
+    """The same for a backward step, which must not hide a NaN: none is in its inputs."""
+    runs = [({}, [*(SCALAR if scalar else TENSOR_CORE), *BACKWARD])]
+    if facts["workspace_bytes_per_head"]:  # the second pass does not begin with head 0
+        runs.append(({"SIMT_MEMORY": "500K"}, ["-b 2 -H 3 -n 100 -d 32 -m causal"]))
+    files = []
+    for i, (environment, lines) in enumerate(runs):
+        path = directory / f"{facts['step']}_{i}.cases"
+        taken = [line for line in lines if facts["head_dims"] == "any" or takes(line, facts["head_dims"])]
         path.write_text("\n".join(taken) + "\n")
         files += [(path, environment)] * bool(taken)
     return files

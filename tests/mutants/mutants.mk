@@ -7,7 +7,8 @@ MUTANTS := build/mutants
 MUTANT_OPTIONS = $(STEP:%=--step=step%) $(if $(ONLY),--only='$(ONLY)') $(SAMPLE:%=--sample=%) \
 	$(if $(SUMMARY),--summary=$(SUMMARY))
 
-mutants: $(REWRITER) $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS) $(BUILD)/tests/step_under_test.o
+mutants: $(REWRITER) $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS) $(BUILD)/tests/step_under_test.o \
+    $(BUILD)/forward/$(FORWARD_STEP).o
 	@test "$(BACKEND)" = cpu || { echo "make mutants: needs BACKEND=cpu"; exit 1; }
 	$(needs_packages)
 	@COMMIT="$(COMMIT)" JOBS=$(MUTANT_JOBS) REWRITE=$(REWRITER) LINK="$(LINK) $(LINK_FLAGS)" \

@@ -6,7 +6,15 @@
 typedef enum FieldType { INT, INT64, UINT64, FLOAT, DOUBLE, STRING } FieldType;
 
 /** Groups of fields; a record has all fields of some groups. */
-enum { PROBLEM = 1, BLOCK_MASK = 2, IN_BLOCKS = 4, RESULT = 8, COUNTED = 16, TIMED = 32 };
+enum {
+  PROBLEM = 1,
+  BLOCK_MASK = 2,
+  IN_BLOCKS = 4,
+  RESULT = 8,
+  COUNTED = 16,
+  TIMED = 32,
+  OF_GRADIENTS = 64
+};
 
 typedef struct Field {
   unsigned group;
@@ -32,6 +40,16 @@ typedef struct Field {
 #define COUNT(name, member) FIELD(COUNTED, "count_" name, counts.member)
 #define WARPS(name, kind) COUNT(name, warp_instructions[kind])
 #define SPEED(name) FIELD(TIMED, #name, speed.name)
+#define GRADIENT(prefix, g, name, member) \
+  FIELD(OF_GRADIENTS, prefix "_" name, check.gradients[g].member)
+/** Those of one gradient; their names begin with `prefix`. */
+#define GRADIENT_FIELDS(prefix, g)                                                                \
+  GRADIENT(prefix, g, "rows_checked", rows_checked),                                              \
+      GRADIENT(prefix, g, "rows_wrong", rows_wrong),                                              \
+      GRADIENT(prefix, g, "rows_not_judged", rows_not_judged),                                    \
+      GRADIENT(prefix, g, "max_error", max_error), GRADIENT(prefix, g, "mean_error", mean_error), \
+      GRADIENT(prefix, g, "allowed_error", allowed_error),                                        \
+      GRADIENT(prefix, g, "max_error_share", max_share)
 #define MASK(name) FIELD(BLOCK_MASK, "mask_" #name, mask_facts.name)
 #define BLOCKS(name, member) FIELD(IN_BLOCKS, "mask_" name, mask_facts.member)
 
@@ -84,6 +102,9 @@ static const Field FIELDS[] = {
     CHECK(mean_error_share),
     CHECK(mean_gain_share),
     FIELD(RESULT, "max_error_share", check.max_share),
+    GRADIENT_FIELDS("dq", GRADIENT_Q),
+    GRADIENT_FIELDS("dk", GRADIENT_K),
+    GRADIENT_FIELDS("dv", GRADIENT_V),
     FIELD(RESULT, "workspace_bytes", workspace_bytes),
     FIELD(RESULT, "extra_bytes", extra_bytes),
     FIELD(RESULT, "block_m", description.block_m),
@@ -161,5 +182,6 @@ void json_add_result(JsonObject *object, const RunRecord *run) {
   add_fields(object, run,
              RESULT | (run->mask_facts.form != NULL ? BLOCK_MASK : 0) |
                  (run->mask_facts.q_block_size > 0 ? IN_BLOCKS : 0) |
+                 (step.backward != NULL ? OF_GRADIENTS : 0) |
                  (run->device->simulated ? COUNTED : 0) | (run->timing.samples > 0 ? TIMED : 0));
 }

@@ -58,7 +58,7 @@ typedef struct Speed {
 /** Results of a report of the lab, for the JSON record. */
 typedef struct LabSummary {
   bool reported; /**< the other fields are set */
-  size_t findings;
+  size_t findings, notes;
 #ifdef SIMT_BACKEND
   LabCounts counts; /**< of the forward pass */
 #endif

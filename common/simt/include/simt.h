@@ -211,8 +211,15 @@ typedef enum SimtAtomic {
   SIMT_ATOMIC_COUNT_DOWN /* to 0, then from the operand again */
 } SimtAtomic;
 
-/** What an atomic does to its memory: SIMT_EXCHANGES ignores the old value. */
-typedef enum SimtAccess { SIMT_LOADS, SIMT_STORES, SIMT_UPDATES, SIMT_EXCHANGES } SimtAccess;
+/** What an atomic does to its memory: SIMT_ADDS_FLOATS rounds, so that the order of such updates
+ * shows in the result; SIMT_EXCHANGES ignores the old value. */
+typedef enum SimtAccess {
+  SIMT_LOADS,
+  SIMT_STORES,
+  SIMT_UPDATES,
+  SIMT_ADDS_FLOATS,
+  SIMT_EXCHANGES
+} SimtAccess;
 
 /** What an atomic orders, as in PTX: .relaxed, .acquire, .release, .acq_rel. */
 typedef enum SimtOrder {

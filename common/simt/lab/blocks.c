@@ -84,19 +84,32 @@ static void add_race_of(Court *court, LabKind kind, const Visit *visit, const Vi
   court->races[court->race_count++] = (Race){kind, *visit, *other};
 }
 
-/** Kinds of accesses of which two are a race, unless they are of the same kind and not WRITTEN. */
-typedef enum Kind { WRITTEN, READ, UPDATED_BY_ATOMICS, LOADED_BY_ATOMICS, KINDS } Kind;
+/** Kinds of accesses of which two are a race, unless they are of the same kind and not WRITTEN, or
+ * both are atomic. */
+typedef enum Kind {
+  WRITTEN,
+  READ,
+  UPDATED_BY_ATOMICS,
+  ADDED_TO, /* the same, with floats: the sum depends on the order */
+  LOADED_BY_ATOMICS,
+  KINDS
+} Kind;
 
 static Kind kind_of(const Visit *visit) {
   return visit->use == WRITES         ? WRITTEN
          : visit->use == ATOMIC_LOADS ? LOADED_BY_ATOMICS
+         : visit->use == ADDS_FLOATS  ? ADDED_TO
          : lab_is_atomic(visit->use)  ? UPDATED_BY_ATOMICS
                                       : READ;
 }
 
+static bool is_updated(Kind kind) {
+  return kind == UPDATED_BY_ATOMICS || kind == ADDED_TO;
+}
+
 static bool may_race(Kind a, Kind b) {
-  return a == WRITTEN || b == WRITTEN || (a == READ && b == UPDATED_BY_ATOMICS) ||
-         (a == UPDATED_BY_ATOMICS && b == READ);
+  return a == WRITTEN || b == WRITTEN || (a == READ && is_updated(b)) ||
+         (is_updated(a) && b == READ) || (a == ADDED_TO && b == ADDED_TO);
 }
 
 /** Notes the first race of this pair of kinds. The reading or plain access comes first, or else the
@@ -105,14 +118,16 @@ static void note_race(Court *court, bool noted[KINDS][KINDS], const Visit *a, co
   const Kind kind = kind_of(a), other = kind_of(b);
   if (noted[kind][other]) return;
   noted[kind][other] = noted[other][kind] = true;
-  const bool updates = kind == UPDATED_BY_ATOMICS || other == UPDATED_BY_ATOMICS;
+  const bool updates = is_updated(kind) || is_updated(other);
   const bool swap = kind == other ? b->block < a->block
-                    : updates     ? kind == UPDATED_BY_ATOMICS
+                    : updates     ? is_updated(kind)
                                   : kind == WRITTEN;
   const bool both_write =
       kind != READ && other != READ && kind != LOADED_BY_ATOMICS && other != LOADED_BY_ATOMICS;
-  add_race_of(court, both_write ? LAB_BLOCKS_WRITE_WRITE : LAB_BLOCKS_WRITE_READ, swap ? b : a,
-              swap ? a : b);
+  const LabKind race = kind == ADDED_TO && other == ADDED_TO ? LAB_SUM_UNORDERED
+                       : both_write                          ? LAB_BLOCKS_WRITE_WRITE
+                                                             : LAB_BLOCKS_WRITE_READ;
+  add_race_of(court, race, swap ? b : a, swap ? a : b);
 }
 
 /** Compares each access with those that no later write is ordered behind. */
@@ -144,7 +159,7 @@ static Verdict judge(Court *court) {
   Verdict verdict = {.judged = true, .first = court->race_count};
   for (size_t i = 0; i < all->count; i++) {
     const Kind kind = kind_of(&all->list[i]);
-    verdict.written |= kind == WRITTEN || kind == UPDATED_BY_ATOMICS;
+    verdict.written |= kind == WRITTEN || is_updated(kind);
   }
   if (!court->check_blocks || !verdict.written) return verdict;
   qsort(all->list, all->count, sizeof *all->list, by_order);

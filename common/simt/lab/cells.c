@@ -91,7 +91,7 @@ static inline bool conflicts(const Access *access, const Reader *reader) {
     return access->use != ATOMIC_LOADS && !lab_is_atomic(reader->use);
   }
   if (reader->use > READS && reader->use < WRITES && access->lab->source_reported) return false;
-  return access->use >= WRITES || reader->use == ATOMICALLY || reader->use == EXCHANGES;
+  return access->use >= WRITES || reader->use > ATOMIC_LOADS;
 }
 
 /** The lanes of a reader that are not ordered before the access. */
@@ -238,7 +238,7 @@ static void note_write(const Access *access, Cell *cell) {
 /** Keeps the note of a plain write, because all later atomics of other threads race with it. */
 static void use_cell_atomically(const Access *access, Cell *cell) {
   const bool written = written_in_block(access, cell) || access->global;
-  if (!written && access->use == ATOMICALLY && access->lab->checks & LAB_INIT) {
+  if (!written && lab_updates(access->use) && access->lab->checks & LAB_INIT) {
     report(access, LAB_SHARED_UNWRITTEN, 0, 0);
   }
   check_write(access, cell);

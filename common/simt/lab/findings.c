@@ -129,12 +129,14 @@ const char *lab_kind_text(LabKind kind) {
       [LAB_BLOCKS_WRITE_READ] = "global memory race: one block reads what another writes",
       [LAB_LAUNCH_REFUSED] = "launch limits exceeded",
       [LAB_LAUNCH_FAILED] = "the launch ended early",
+      [LAB_SUM_UNORDERED] = "the sum depends on the order: blocks add floats, nothing orders them",
   };
   return TEXTS[kind];
 }
 
 bool lab_is_between_blocks(LabKind kind) {
-  return kind == LAB_BLOCKS_WRITE_WRITE || kind == LAB_BLOCKS_WRITE_READ;
+  return kind == LAB_BLOCKS_WRITE_WRITE || kind == LAB_BLOCKS_WRITE_READ ||
+         kind == LAB_SUM_UNORDERED;
 }
 
 /** How the other place of a finding relates to the first. */
@@ -163,8 +165,8 @@ static void print_occurrences(const LabFinding *f, FILE *out) {
   fprintf(out, "%s\n", f->where);
 }
 
-static void print_finding(const LabFinding *f, FILE *out) {
-  fprintf(out, "finding    %s\n", lab_kind_text(f->kind));
+static void print_finding(const char *word, const LabFinding *f, FILE *out) {
+  fprintf(out, "%-10s %s\n", word, lab_kind_text(f->kind));
   if (f->place == NULL) {
     fprintf(out, "           in %s: %s\n", f->kernel, f->where);
     return;
@@ -177,5 +179,8 @@ static void print_finding(const LabFinding *f, FILE *out) {
 }
 
 void lab_print_findings(const LabResults *results, FILE *out) {
-  for (size_t i = 0; i < results->finding_count; i++) print_finding(&results->findings[i], out);
+  for (size_t i = 0; i < results->finding_count; i++) {
+    print_finding("finding", &results->findings[i], out);
+  }
+  for (size_t i = 0; i < results->note_count; i++) print_finding("note", &results->notes[i], out);
 }

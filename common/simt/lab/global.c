@@ -6,7 +6,7 @@ static bool is_updated(const LabWorker *lab, const Cell *cell) {
   if (cell->read_epoch != lab->epoch || !cell->has_atomics) return false;
   const Reader *readers = lab_readers(cell);
   for (unsigned i = 0; i < cell->count; i++) {
-    if (readers[i].use == ATOMICALLY || readers[i].use == EXCHANGES) return true;
+    if (readers[i].use > ATOMIC_LOADS) return true;
   }
   return false;
 }
@@ -45,7 +45,7 @@ void lab_use_global(LabWorker *lab, size_t region, uintptr_t address, unsigned s
   const Region *r = &lab_regions[region];
   const Access access = access_of(lab, address, use, pc);
   const bool kept = (lab->checks & (LAB_BLOCKS | LAB_INIT)) != 0;
-  const bool reads = use < WRITES || use == ATOMICALLY || use == ATOMIC_LOADS;
+  const bool reads = use < WRITES || lab_updates(use) || use == ATOMIC_LOADS;
   const size_t first = address - r->begin;
   const bool unwritten = reads && lab->checks & LAB_INIT && !lab_is_written(r, first, size);
   bool own = true;

@@ -198,7 +198,7 @@ bool lab_history_writes(const LabWorker *lab, uint32_t history, uint32_t block, 
     if (!own && !others) return false; /* the running block's are the latest */
     if (own == others) continue;
     if (element->use == WRITES || element->use == EXCHANGES) return true;
-    if (updates && element->use == ATOMICALLY) return true;
+    if (updates && lab_updates(element->use)) return true;
   }
   return false;
 }

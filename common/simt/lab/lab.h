@@ -175,6 +175,7 @@ typedef enum LabKind {
   LAB_BLOCKS_WRITE_READ,
   LAB_LAUNCH_REFUSED, /**< exceeded the limits of the device */
   LAB_LAUNCH_FAILED,  /**< ended early: deadlock, divergent warp instruction, fault */
+  LAB_SUM_UNORDERED,  /**< blocks add floats to the same place: a note, and no error */
   LAB_KINDS
 } LabKind;
 
@@ -199,7 +200,7 @@ typedef struct LabFinding {
 /** One sentence without a full stop: the meaning of such a finding. */
 const char *lab_kind_text(LabKind kind);
 
-/** Is it a race between two blocks, `block` and `other_block`? */
+/** Is it about two blocks, `block` and `other_block`? */
 bool lab_is_between_blocks(LabKind kind);
 
 /* --- Results -------------------------------------------------------------------------------- */
@@ -215,6 +216,8 @@ typedef struct LabResults {
   size_t line_count;
   LabFinding *findings;
   size_t finding_count;
+  LabFinding *notes; /**< what is no error, but worth knowing; behind the findings */
+  size_t note_count;
   LabAccess *accesses; /**< with LAB_ACCESSES: those of one line in the order they were made */
   size_t access_count;
   bool blocks_talk; /**< LAB_BLOCKS: blocks of a launch used atomics and fences */
@@ -232,7 +235,7 @@ void lab_add_counts(LabCounts *sum, const LabCounts *other);
 /** Prints what a kernel did: instructions, and a table of the accesses of each kind. */
 void lab_print_kernel(const LabKernel *kernel, FILE *out);
 
-/** Prints the findings as text, one paragraph each. */
+/** Prints the findings as text, one paragraph each, then the notes. */
 void lab_print_findings(const LabResults *results, FILE *out);
 
 #ifdef __cplusplus

@@ -241,9 +241,10 @@ static void atomic(void *address, unsigned size, SimtAccess access, SimtOrder or
                    const void *call_site) {
   LabWorker *lab = lab_worker;
   const uint32_t pc = lab_pc(call_site);
-  const Use use = access == SIMT_LOADS     ? ATOMIC_LOADS
-                  : access == SIMT_UPDATES ? ATOMICALLY
-                                           : EXCHANGES;
+  const Use use = access == SIMT_LOADS         ? ATOMIC_LOADS
+                  : access == SIMT_UPDATES     ? ATOMICALLY
+                  : access == SIMT_ADDS_FLOATS ? ADDS_FLOATS
+                                               : EXCHANGES;
   lab_counts(&lab->sites, pc)->atomics++;
   const bool global = simt_memory_is_global(address);
   if (global) lab->atomics = lab->talked = true;

@@ -114,7 +114,8 @@ enum { SINCE_FENCE = 1, SINCE_ATOMIC = 2 };
 
 /** The kind of an access. READS_AS_PROXY: by wgmma or a tensor copy from shared memory; COPY_READS,
  * TENSOR_READS: by cp.async or a tensor copy from global memory; COPIES, TENSOR_COPIES: by these
- * to shared memory; EXCHANGES: an atomic that ignores the old value. */
+ * to shared memory; ADDS_FLOATS, EXCHANGES: an atomic that rounds, and one that ignores the old
+ * value. */
 typedef enum Use {
   READS,
   COPY_READS,
@@ -125,11 +126,17 @@ typedef enum Use {
   TENSOR_COPIES,
   ATOMIC_LOADS,
   ATOMICALLY,
+  ADDS_FLOATS,
   EXCHANGES
 } Use;
 
 static inline bool lab_is_atomic(Use use) {
   return use >= ATOMIC_LOADS;
+}
+
+/** Is it an atomic that makes the new value of the old one? */
+static inline bool lab_updates(Use use) {
+  return use == ATOMICALLY || use == ADDS_FLOATS;
 }
 
 /** Accesses since the last barrier of the block by lanes of one warp at one time and place. */

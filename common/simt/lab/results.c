@@ -330,6 +330,11 @@ static void take_findings(LabResults *results, const Places *places, Names *name
     add_result(results, &finding);
   }
   qsort(results->findings, results->finding_count, sizeof *results->findings, by_kind_and_time);
+  size_t *count = &results->finding_count; /* notes are the last kind */
+  while (*count > 0 && results->findings[*count - 1].kind == LAB_SUM_UNORDERED) {
+    results->notes = &results->findings[--*count];
+    results->note_count++;
+  }
 }
 
 void lab_take_results(LabResults *results) {

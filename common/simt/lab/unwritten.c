@@ -38,7 +38,7 @@ void lab_suspect_read(LabWorker *lab, size_t region, size_t offset, unsigned siz
                        .thread = (uint64_t)lab_thread(lab),
                        .pc = pc,
                        .size = (uint8_t)size,
-                       .atomic = use == ATOMICALLY};
+                       .atomic = lab_updates(use)};
   /* All reads of one place by one instruction have the same size. */
   const uint64_t site = lab_site(&lab->sites, pc);
   uint32_t *entry = lab_entry(&s->by_place, (lab_regions[region].begin + offset) << 16 ^ site);

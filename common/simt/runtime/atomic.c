@@ -2,6 +2,7 @@
  * Atomics on device memory, which other OS threads may change at the same time, and on shared
  * memory. Every operation is a compare-and-swap loop: simple, not fast.
  */
+#include <sched.h>
 #include <string.h>
 
 #include "hopper.h"
@@ -91,7 +92,8 @@ static bool all_wait_for_values(Worker *w) {
 /** Ends the block if no block goes on: none has changed a value since the last time. */
 static void note_atomic_in_vain(Worker *w) {
   Launch *launch = (Launch *)(uintptr_t)w->launch;
-  if (++w->idle_atomics % SIMT_PATIENCE != 0) return;
+  if (++w->idle_atomics % SIMT_BRIEF_PATIENCE == 0) sched_yield(); /* to the one it waits for */
+  if (w->idle_atomics % SIMT_PATIENCE != 0) return;
   if (w->idle_atomics == SIMT_PATIENCE) launch->stuck++;
   const uint64_t changes = all_changes(launch);
   if (launch->stuck == launch->running && w->idle_atomics > SIMT_PATIENCE &&
@@ -146,10 +148,16 @@ static void end_atomic(const void *address, SimtAccess access, bool writes, bool
   simt_yield();
 }
 
+static SimtAccess access_of(SimtAtomic operation) {
+  return operation == SIMT_ATOMIC_EXCHANGE    ? SIMT_EXCHANGES
+         : operation == SIMT_ATOMIC_ADD_FLOAT ? SIMT_ADDS_FLOATS
+                                              : SIMT_UPDATES;
+}
+
 #define DEFINE_ATOMICS(bits, Unsigned)                                                             \
   Unsigned simt_atomic_##bits(SimtAtomic operation, void *address, Unsigned operand,               \
                               SimtOrder order) {                                                   \
-    const SimtAccess access = operation == SIMT_ATOMIC_EXCHANGE ? SIMT_EXCHANGES : SIMT_UPDATES;   \
+    const SimtAccess access = access_of(operation);                                                \
     begin_atomic(address, sizeof operand, access, order, __builtin_return_address(0));             \
     _Atomic Unsigned *target = address;                                                            \
     Unsigned old = atomic_load(target);                                                            \

@@ -114,6 +114,9 @@ enum { KEPT_CHANGES = 256 };
  */
 enum { SIMT_PATIENCE = 1 << 18 };
 
+/** After so many, the worker lets other threads of the system run: it may wait for one of them. */
+enum { SIMT_BRIEF_PATIENCE = 1 << 8 };
+
 /* --- scheduler.c ---------------------------------------------------------------------------- */
 
 /** Why a block ended. */

@@ -8,8 +8,7 @@ import pytest
 
 from tests.lib.gradients import NAMES, distances, draw, forward, gradients, solve, write
 from tests.lib.problem import Problem
-from tests.lib.programs import USAGE, Program
-from tests.lib.steps import step_names
+from tests.lib.programs import USAGE
 
 # Errors of all elements together: of 16 bits, and of O, which is rounded before D is made of it.
 MOST = {"fp16": 1.5e-3, "bf16": 1.2e-2}
@@ -21,12 +20,6 @@ PROBLEMS = [
     Problem(seqlen=1, seqlen_kv=1),
     Problem(heads=2, seqlen=50, seqlen_kv=50, head_dim=256, mask="causal", dtype="bf16"),
 ]
-
-
-@pytest.fixture(scope="session", params=step_names("backward"))
-def step(request: pytest.FixtureRequest) -> Program:
-    """Each backward step."""
-    return Program(request.param)
 
 
 def options(p: Problem) -> list:
@@ -82,6 +75,17 @@ def test_o_and_lse_from_files_are_used(step, dtype, tmp_path) -> None:
     assert distances(other[2:], [given[2] / np.e])[0] < MOST[dtype]
 
 
+def test_masked_keys_have_no_gradients(step, tmp_path) -> None:
+    """Queries with dO = 0 add nothing, so neither do the keys that only they attend to."""
+    p = Problem(heads=4, kv_heads=2, seqlen=100, seqlen_kv=100, mask="causal")
+    *tensors, d_o = draw(p, 7)
+    for first in (64, 33, 1):
+        d_o[:, :, first:] = 0
+        found, _ = solve(step, tmp_path / str(first), "--input", write(tmp_path / "in", [*tensors, d_o]), *options(p))
+        assert not any(x[:, :, first:].any() for x in found)
+        assert found[NAMES.index("dv")][:, :, :first].any(axis=-1).all()
+
+
 def test_bits_are_the_same_every_time(step, tmp_path) -> None:
     if not step.facts["deterministic"]:
         pytest.skip("it says so")
@@ -111,12 +115,6 @@ def test_nothing_grows_with_n_squared_but_in_the_first(step) -> None:
     facts = json.loads(done.stdout)
     if facts["intermediate_bytes_per_entry"] == 0:
         assert facts["workspace_bytes_per_head"] <= 4 * 1000 * 64 + 16 * 1000
-
-
-@pytest.fixture(scope="module")
-def one() -> Program:
-    """One step, for what all share."""
-    return Program(step_names("backward")[0])
 
 
 def test_files_that_do_not_fit_are_refused(one, tmp_path) -> None:

@@ -29,7 +29,7 @@ def test_the_workflow_grades_a_repository(tmp_path: Path) -> None:
     answers.mkdir()
     (answers / f"{solved}.cu").write_text(classroom.sources(EXERCISES[solved])[0])
     (answers / f"{untouched}.cu").write_text(classroom.sources(EXERCISES[untouched])[1])
-    shutil.copytree(REPOSITORY / "steps", course / "steps", ignore=shutil.ignore_patterns("*[0-9].cu"))
+    shutil.copytree(REPOSITORY / "steps", course / "steps", ignore=shutil.ignore_patterns("*[0-9].cu", "exf*.cu"))
     for name in ("Makefile", "common", "docs", "plots", "tests"):
         (course / name).symlink_to(REPOSITORY / name)
     subprocess.run(["cp", "-rl", REPOSITORY / "build", course / "build"], check=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.programs import BACKEND, REPOSITORY, RIGHT, STEP_DIR, USAGE, WRONG
+from tests.lib.programs import BACKEND, REPOSITORY, RIGHT, STEP_DIR, USAGE, WRONG, read_records
 from tests.lib.source_tree import SourceTree
 
 SOURCES = sorted((REPOSITORY / "steps/foundations").glob("f*_*.cu"))
@@ -57,6 +57,15 @@ def test_the_lab_finds_nothing(name: str) -> None:
     assert done.returncode == RIGHT and "findings   0\n" in done.stdout and "unknown line" not in done.stdout
 
 
+@pytest.mark.cpu_only("the lab is part of the CPU backend")
+def test_a_sum_of_floats_by_several_blocks_has_a_note(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    done = run("f04", "-n", 5000, f"--report=blocks,json:{path}")
+    (note,) = [record for record in read_records(path) if record["record"] == "note"]
+    assert "the sum depends on the order" in note["what"] and note["kernel"] == "atomic_kernel"
+    assert done.returncode == RIGHT and f"note       {note['what']}\n           at {note['place']}" in done.stdout
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("n", ["0", "-1", "x", "99999999999"])
 def test_bad_sizes(name: str, n: str) -> None:
@@ -89,7 +98,7 @@ def test_a_wrong_stage_is_found(tmp_path: Path) -> None:
     assert tree.make("f02").returncode == 0
     done = subprocess.run([tree.root / "f02", "-n", "100"], check=False, text=True, stdout=subprocess.PIPE)
     assert done.returncode == WRONG
-    assert [line.split()[1] for line in done.stdout.splitlines()[1:]] == ["right", "WRONG", "right", "right"]
+    assert [line.split()[1] for line in done.stdout.splitlines()[1:]] == ["right", "WRONG", "right", "right", "right"]
 
 
 def test_programs_are_short() -> None:

@@ -56,7 +56,7 @@ def targets(text: str) -> set[str]:
     """Of the make commands in a text; the number of a step or an exercise does not matter."""
     words = {re.sub(r"variants/step\w+", "variants/{name}", word)
              for match in COMMAND.finditer(text) for word in match[2].split()}
-    return {re.sub(r"^(step|diff|ex|broken|f)(\d\d[a-z]?|NN)(?:_mine)?$", r"\1NN", word) for word in words}
+    return {re.sub(r"^(step|diff|ex|broken|f)f?(\d\d[a-z]?|NN)(?:_mine)?$", r"\1NN", word) for word in words}
 
 
 def named_in_pages() -> set[str]:

@@ -60,7 +60,7 @@ inline void expect_findings(std::initializer_list<std::string> parts,
   lab_start(LAB_EVERYTHING);
 }
 
-/** The only finding that a test expects. Lines are lines of the test's file; 0: none. */
+/** The only finding, or note, that a test expects. Lines are lines of the test's file; 0: none. */
 struct Expected {
   LabKind kind;
   int line, other_line;
@@ -82,9 +82,10 @@ inline void assert_finds(const Expected &expected, const char *file = __builtin_
                          : apart                              ? "others at"
                                                               : "after";
   const std::string margin(11, ' ');
-  std::string wanted = std::string("finding    ") + lab_kind_text(expected.kind) + "\n" + margin +
-                       "at " + place_text(file, expected.line, expected.call) + " in " +
-                       expected.kernel + "\n";
+  const std::string word = expected.kind == LAB_SUM_UNORDERED ? "note       " : "finding    ";
+  std::string wanted = word + lab_kind_text(expected.kind) + "\n" + margin + "at " +
+                       place_text(file, expected.line, expected.call) + " in " + expected.kernel +
+                       "\n";
   if (expected.other_line != 0) {
     wanted +=
         margin + relation + " " + place_text(file, expected.other_line, expected.other_call) + "\n";

@@ -67,6 +67,7 @@ bool lab_report_finish(RunRecord *run, FILE *out, Error *error) {
   if (results.kernel_count > 0) {
     run->lab = (LabSummary){.reported = true,
                             .findings = results.finding_count,
+                            .notes = results.note_count,
                             .counts = forward_counts(&results, &run->description)};
     ok = print_parts(run, &results, &sources, out, error);
   }
@@ -78,5 +79,6 @@ bool lab_report_finish(RunRecord *run, FILE *out, Error *error) {
 void lab_report_add_to_record(JsonObject *object, const RunRecord *run) {
   if (!run->lab.reported) return;
   json_integer(object, "lab_findings", (int64_t)run->lab.findings);
+  json_integer(object, "lab_notes", (int64_t)run->lab.notes);
   add_counts(object, "lab_", &run->lab.counts);
 }

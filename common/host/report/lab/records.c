@@ -96,9 +96,9 @@ static void add_line(const RunRecord *run, const LabLine *line, Sources *sources
   end(&object, lines);
 }
 
-static void add_finding(const RunRecord *run, const LabFinding *f, FILE *lines) {
+static void add_finding(const RunRecord *run, const char *kind, const LabFinding *f, FILE *lines) {
   JsonObject object;
-  begin(&object, run, "finding");
+  begin(&object, run, kind);
   json_string(&object, "what", lab_kind_text(f->kind));
   json_string(&object, "kernel", f->kernel);
   json_string(&object, "place", f->place);
@@ -137,7 +137,9 @@ static void add_all(const RunRecord *run, const LabResults *results, Sources *so
   for (size_t i = 0; i < results->line_count; i++)
     add_line(run, &results->lines[i], sources, lines);
   for (size_t i = 0; i < results->finding_count; i++)
-    add_finding(run, &results->findings[i], lines);
+    add_finding(run, "finding", &results->findings[i], lines);
+  for (size_t i = 0; i < results->note_count; i++)
+    add_finding(run, "note", &results->notes[i], lines);
   if (run->request->report->parts & REPORT_ROOFLINE && run->complete) add_bounds(run, lines);
 }
 

@@ -1,0 +1,31 @@
+"""Backward steps called directly, with tensors that the command line cannot ask for: step_under_test.c."""
+
+import subprocess
+
+import pytest
+
+from tests.lib.programs import RIGHT, STEP_DIR, Program
+
+PROBLEMS = 8  # in step_under_test.c: 2 lengths x 2 head dimensions x 2 types, with two masks
+
+
+def lines_of(step: Program, trial: str) -> list[str]:
+    """The line printed for each problem; no answer may be wrong."""
+    done = subprocess.run([STEP_DIR / "under_test" / step.name, trial], capture_output=True,
+                          text=True, timeout=300, check=False)
+    assert (done.returncode, done.stderr) == (RIGHT, ""), done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("trial", ["padded", "poisoned"])
+def test_same_bits_wherever_the_tensors_lie(step: Program, trial: str) -> None:
+    lines = lines_of(step, trial)
+    assert len(lines) == PROBLEMS and all(line.endswith(": same bits") for line in lines)
+
+
+@pytest.mark.parametrize("trial, count", [("ragged", 3 * PROBLEMS // 4), ("pointers", PROBLEMS), ("strides", 12)])
+def test_cuda_cores_take_any_row_and_pointer(step: Program, trial: str, count: int) -> None:
+    if step.facts["needs_compute_capability"] is not None:
+        pytest.skip("tensor cores need aligned rows")
+    lines = lines_of(step, trial)
+    assert len(lines) == count and all(line.endswith(": same bits") for line in lines)
