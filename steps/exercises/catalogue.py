@@ -52,7 +52,8 @@ class Entry(NamedTuple):
 
     @property
     def facts(self) -> str:
-        return (f"Lesson {LESSONS[self.name]} · level {self.level} · about {self.minutes} minutes · "
+        lesson = f"Lesson {LESSONS[self.name]} · level" if self.name in LESSONS else "Level"
+        return (f"{lesson} {self.level} · about {self.minutes} minutes · "
                 f"{EXERCISES[self.name].points} points · `make {self.name}`")
 
 
@@ -64,7 +65,7 @@ def plan() -> dict[str, list[str]]:
 
 
 def lessons() -> dict[str, str]:
-    """ "1, class" or "1, home" for an exercise, "1" for a broken kernel."""
+    """ "1, class" or "1, home" for an exercise, "1" for a broken kernel; nothing for those of no lesson."""
     found = {}
     for number, _, _, in_class, _, at_home, broken in plan().values():
         found |= {name: f"{number}, home" for name in re.findall(r"exf?\d\d[a-z]?", at_home)}
@@ -86,7 +87,7 @@ def course() -> str:
                   "|---|---|---|---:|---:|---:|---|---|"]
         for entry in map(Entry._make, chapter.entries):
             lines.append(f"| [{entry.name}](../steps/exercises/{entry.page}.md): {entry.title} | "
-                         f"[{entry.step.removeprefix('step')}]({entry.step}.md) | {LESSONS[entry.name]} | {entry.level} | "
+                         f"[{entry.step.removeprefix('step')}]({entry.step}.md) | {LESSONS.get(entry.name, '–')} | {entry.level} | "
                          f"{entry.minutes} | "
                          f"{EXERCISES[entry.name].points} | {entry.trains} | {', '.join(entry.read)} |")
         lines.append("")

@@ -408,7 +408,7 @@ EXERCISES = {exercise.name: exercise for exercise in (
         Part("no mask, incomplete tiles", 1, ("-n 100 -k 75",)),
         Part("causal, as many queries as keys", 1, ("-n 96 -m causal", "-n 77 -m causal")),
         Part("causal, more keys than queries and fewer", 2,
-             ("-n 40 -k 100 -m causal", "-n 100 -k 40 -m causal", "-n 1 -k 70 -m causal")),
+             ("-n 40 -k 100 -m causal", "-n 63 -k 32 -m causal", "-n 1 -k 70 -m causal")),
         Part("tiles that are masked are left out", 2, ("-n 256 -H 1 -m causal", "-n 250 -k 100 -H 1 -m causal"),
              counts=("barriers",), gpu="-b 4 -H 16 -n 2048 -m causal")),
         fails="the mask is ignored: all entries are unmasked", judge="judge_backward"),
@@ -423,7 +423,7 @@ EXERCISES = {exercise.name: exercise for exercise in (
     Exercise("ex36", "step15", ("__half, 64", "__half, 128"), (
         Part("one block of keys", 2, ("-n 128 -H 1",)),
         Part("several blocks of keys, several heads", 1, ("-n 128 -k 300", "-n 128 -d 128 -H 4 -G 2")),
-        Part("incomplete tiles of queries", 2, ("-n 100 -k 75", "-n 1 -k 200", "-n 33 -k 130 -d 128 -m causal"))),
+        Part("incomplete tiles of queries", 2, ("-n 100 -k 75", "-n 1 -k 200", "-n 48 -k 70 -d 128 -m causal"))),
         fails="key/value tile 0 is missing", judge="judge_backward"),
     Exercise("ex37", "step13", (), (
         Part("each query head has keys of its own", 1, ("-n 20 -k 30 -H 3 -d 8",)),
