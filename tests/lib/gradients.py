@@ -94,7 +94,7 @@ def _answer(dtype: str, factor: float, x: np.ndarray, y: np.ndarray, fp32: np.nd
     spread = factor * np.sqrt(summed((x * x) @ (y_norms**2)[..., None])[..., 0])
     size = factor * summed(fp32 @ y_norms[..., None])[..., 0]
     norms, of_base = _norms(value), _norms(base - value)
-    some = norms > 0
+    some = norms > 2.0**-21 * size
     usual = np.minimum(of_base[some], 2 * unit * spread[some] + unit * norms[some]) / norms[some]
     allowed = 2 * max(unit, usual.max(initial=0.0))
     likely, most = 2 * unit * spread, unit * (_norms(magnitude) + norms)

@@ -115,7 +115,7 @@ static void compare_row(const GradientJudgement *j, Gradient g, size_t index,
       .most = u * (row_length(reference->magnitude, dim) + row_length(reference->value, dim)),
       .likely = 2 * u * reference->spread};
   finding->fp32 = FP32_ERROR * reference->fp32_size;
-  if (finding->norm > 0) {
+  if (finding->norm > finding->fp32) { /* else it may be no more than what sums of doubles lost */
     finding->usual_error =
         fmin(finding->limits.base / finding->norm, finding->limits.likely / finding->norm + u);
   }
