@@ -10,7 +10,7 @@ import numpy as np
 from tests.lib.masks import preset
 from tests.lib.problem import Problem
 from tests.lib.programs import Program, read_records, write_inputs
-from tests.lib.reference import UNIT, round_to
+from tests.lib.reference import FORMATS, UNIT, round_to
 
 NAMES = ("dq", "dk", "dv")
 # distances() of right gradients: errors of 16 bits, and of O, which is rounded before D is made of it.
@@ -94,7 +94,8 @@ def _answer(dtype: str, factor: float, x: np.ndarray, y: np.ndarray, fp32: np.nd
     spread = factor * np.sqrt(summed((x * x) @ (y_norms**2)[..., None])[..., 0])
     size = factor * summed(fp32 @ y_norms[..., None])[..., 0]
     norms, of_base = _norms(value), _norms(base - value)
-    some = norms > 0
+    mantissa_bits, least_exponent, _ = FORMATS[dtype]
+    some = norms > np.maximum(2.0**-21 * size, 2.0 ** (least_exponent - mantissa_bits))
     usual = np.minimum(of_base[some], 2 * unit * spread[some] + unit * norms[some]) / norms[some]
     allowed = 2 * max(unit, usual.max(initial=0.0))
     likely, most = 2 * unit * spread, unit * (_norms(magnitude) + norms)
