@@ -78,18 +78,14 @@ struct RowCopies {
     first = (group == 0 ? (const T *)t.q + offset.q : (const T *)t.d_o + offset.o) +
             row * row_stride + chunk * CHUNK;
   }
-  /** Copies LSE or D of tile `of`; what start() copies is of this tile. */
-  __device__ __forceinline__ void begin(uint32_t tile, unsigned char *numbers,
-                                        const RowNumbers &all, QueryTile of, int head, int q_len) {
+  /** What start() copies is of tile `of`, `head` heads after the first. */
+  __device__ __forceinline__ void begin(uint32_t tile, QueryTile of, int head, int q_len) {
     uint32_t thread = threadIdx.x % GROUP_THREADS;
     keep_in_register(thread);  // nvcc keeps nothing that follows from it from tile to tile
     const int row = thread / SWIZZLE_CHUNKS<HEAD_DIM>, chunk = thread % SWIZZLE_CHUNKS<HEAD_DIM>;
     target = tile + chunk_offset<HEAD_DIM>(row, chunk);
     from = first + head * head_stride + of.first_q * row_stride;
     rows = q_len - of.first_q - row;
-    const float *const source = threadIdx.x < GROUP_THREADS ? all.lse_log2 : all.d;
-    if (q_len == 0 || thread >= BLOCK_M / 4) return;
-    cp_async_16(numbers + 16 * thread, source + of.first_q + 4 * thread, true);
   }
   /** Starts the copies beside a step of the product, as long as there are pieces. */
   __device__ __forceinline__ void start(int index) {
@@ -149,17 +145,18 @@ __global__ void __launch_bounds__(THREADS, 1)
   const Part<HEAD_DIM> part(smem, q_shared, p_shared, group, warp % 4);
   Copies copies(problem, t, group, block.first_head);
   const auto begin_copies = [&](QueryTile next, int i) {  // of tile i
-    const int stage = i % 2 * 2 + group;
-    copies.begin(shared_address(q_shared) + stage * Tile::Q_BYTES,
-                 numbers_shared + stage * 4 * BLOCK_M,
-                 row_numbers(problem, t.workspace, next.head - heads.first), next,
+    const int stage = i % 2 * 2 + group, n = 4 * (threadIdx.x % GROUP_THREADS);
+    copies.begin(shared_address(q_shared) + stage * Tile::Q_BYTES, next,
                  next.head - block.first_head, i < tiles.count ? problem.q_len : 0);
+    if (i >= tiles.count || n >= BLOCK_M) return;
+    const RowNumbers all = row_numbers(problem, t.workspace, next.head - heads.first);
+    cp_async_16(numbers_shared + 4 * (stage * BLOCK_M + n),
+                (group == 0 ? all.lse_log2 : all.d) + next.first_q + n, true);
   };
   float sums[Tile::SUM_KEYS / MMA_M][Tile::SUM_COLUMNS / MMA_N][4] = {};  // dV or dK
 
   copy_keys<T, HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem), problem, t, block);
   begin_copies(tile, 0);
-#pragma unroll
   for (int j = 0; j < Copies::PIECES / Copies::COPIES; j++) copies.start(j);
   cp_async_commit();
   cp_async_wait<0>();

@@ -154,17 +154,17 @@ static void add_block(const Job *job, Work *work, Row *row, int64_t own, int64_t
   for (int j = 0; j < rows; ++j) {
     if (first + j < row->first || first + j >= row->end) continue;
     const int64_t query = queries + (job->of_keys ? first + j : own);
-    const double prob = exp(p->scale * s[j] - (double)job->inputs->lse[query]);
+    const double lse = (double)job->inputs->lse[query], prob = exp(p->scale * s[j] - lse);
     const double ds = prob * (dp[j] - job->dots->d[query]);
     const double size = row->b_length * work->b_length[j] + job->dots->size[query];
     Sums *sums = row->sums;
     add_term(ds, round_to(p->dtype, ds), work->a[j], p->head_dim, sums);
     sums->spread += ds * work->a_length[j] * ds * work->a_length[j];
-    sums->fp32_size += prob * size * work->a_length[j];
+    sums->fp32_size += (prob * size + fabs(lse * ds)) * work->a_length[j];
     if (!job->of_keys) continue;
     add_term(prob, round_to(p->dtype, prob), work->b[j], p->head_dim, sums + 1);
     sums[1].spread += prob * work->b_length[j] * prob * work->b_length[j];
-    sums[1].fp32_size += prob * work->b_length[j];
+    sums[1].fp32_size += (1 + fabs(lse)) * prob * work->b_length[j];
   }
 }
 

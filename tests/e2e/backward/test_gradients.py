@@ -6,12 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from tests.lib.gradients import NAMES, distances, draw, forward, gradients, solve, write
+from tests.lib.gradients import MOST, NAMES, distances, draw, forward, gradients, solve, write
 from tests.lib.problem import Problem
 from tests.lib.programs import USAGE
-
-# Errors of all elements together: of 16 bits, and of O, which is rounded before D is made of it.
-MOST = {"fp16": 1.5e-3, "bf16": 1.2e-2}
 
 PROBLEMS = [
     Problem(heads=4, kv_heads=2, seqlen=70, seqlen_kv=101, mask="causal"),
@@ -42,20 +39,6 @@ def test_gradients_are_those_of_numpy(step, p, tmp_path) -> None:
     empty = np.arange(p.seqlen) < p.seqlen - p.seqlen_kv if p.mask == "causal" else np.zeros(p.seqlen, bool)
     assert not found[0][:, :, empty].any()
     assert record["right"] is True and record["flops"] > 0
-
-
-def test_random_problems_agree_too(step, tmp_path) -> None:
-    rng = np.random.default_rng(3)
-    dims = [1, 17, 64, 100] if step.facts["head_dims"] == "any" else step.facts["head_dims"]
-    for i in range(6):
-        kv_heads = int(rng.integers(1, 3))
-        p = Problem(heads=kv_heads * int(rng.integers(1, 4)), kv_heads=kv_heads, seqlen=int(rng.integers(2, 90)),
-                    seqlen_kv=int(rng.integers(2, 90)), head_dim=int(rng.choice(dims)),
-                    mask=str(rng.choice(["full", "causal"])), dtype=str(rng.choice(["fp16", "bf16"])))
-        tensors = draw(p, i)
-        found, _ = solve(step, tmp_path / str(i), "--input", write(tmp_path / f"in{i}", tensors), *options(p))
-        # With head dimension 1 rows may cancel: the program judges them by the numbers of their own.
-        assert p.head_dim == 1 or max(distances(found, gradients(p, *tensors))) < 2 * MOST[p.dtype], p
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
