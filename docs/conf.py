@@ -81,9 +81,9 @@ class Cuda(CudaLexer):
     vector_types = CudaLexer.vector_types | {"__half", "__half2", "__nv_bfloat16", "__nv_bfloat162"}
     functions = CudaLexer.functions | {"__syncwarp", "__shfl_sync", "__shfl_xor_sync", "__shfl_up_sync"}
 
-    def get_tokens_unprocessed(self, text, *stack):
+    def get_tokens_unprocessed(self, text, **stack):
         """Without tokens that have the colour of plain text: their tags would be a sixth of the site."""
-        for index, token, value in super().get_tokens_unprocessed(text, *stack):
+        for index, token, value in super().get_tokens_unprocessed(text, **stack):
             yield index, Text if token in (Name, Punctuation, Whitespace) else token, value
 
 

@@ -56,15 +56,17 @@ WATCH := $(if $(filter cpu,$(BACKEND)),$(EXERCISE_FOLDER)/watch.o)
 $(WATCH): steps/exercises/watch.c $(BUILD)/flags
 	$(call compile_c)
 
-# Backward steps take O and LSE from a forward step.
+# Backward steps take O and LSE from a forward step. It is no part of the library, because what refers to
+# it is weak and would not take it from there.
 FORWARD_OBJECT := $(BUILD)/forward/$(FORWARD_STEP).o
 
 # The linker takes main.o for a step, and foundation.o for a program of chapter 0, which has main() itself.
-$(EXERCISE_FOLDER)/libhost.a: $(BUILD)/foundations/foundation.o $(HOST_OBJECTS) $(FORWARD_OBJECT)
+$(EXERCISE_FOLDER)/libhost.a: $(BUILD)/foundations/foundation.o $(HOST_OBJECTS)
 	@mkdir -p $(@D)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
-$(EXERCISE_FOLDER)/%: $(EXERCISE_FOLDER)/%.o $(WATCH) $(SIMT_OBJECTS) $(LAB_OBJECTS) $(EXERCISE_FOLDER)/libhost.a
+$(EXERCISE_FOLDER)/%: $(EXERCISE_FOLDER)/%.o $(FORWARD_OBJECT) $(WATCH) $(SIMT_OBJECTS) $(LAB_OBJECTS) \
+    $(EXERCISE_FOLDER)/libhost.a
 	$(call link_program,$(SAME_STEP) $(FOUNDATION_LIBRARIES))
 
 ifeq ($(BACKEND),cuda)
