@@ -101,12 +101,14 @@ def _answer(dtype: str, factor: float, x: np.ndarray, y: np.ndarray, fp32: np.nd
 
 
 def answers(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray, d_o: np.ndarray, o: np.ndarray,
-            lse: np.ndarray) -> list[Answer]:
-    """dQ, dK and dV from all that a backward step gets, with the tolerances of docs/correctness.md."""
+            lse: np.ndarray, attended: np.ndarray | None = None) -> list[Answer]:
+    """dQ, dK and dV from all that a backward step gets, with the tolerances of docs/correctness.md.
+    `attended` is the mask, where there are only some of the queries and keys of the problem."""
+    attended = preset(p) if attended is None else attended
     group, scale = p.heads // p.kv_heads, p.scale_used()
     keys, values = (np.repeat(x, group, axis=1) for x in (k, v))
     with np.errstate(over="ignore", invalid="ignore"):  # where nothing is attended, LSE is -inf
-        probs = np.where(preset(p), np.exp(scale * q @ keys.swapaxes(-1, -2) - lse[..., None]), 0)
+        probs = np.where(attended, np.exp(scale * q @ keys.swapaxes(-1, -2) - lse[..., None]), 0)
     ds = probs * (d_o @ values.swapaxes(-1, -2) - (d_o * o).sum(-1, keepdims=True))
     sizes = _norms(d_o)[..., None] * (_norms(values)[..., None, :] + _norms(o)[..., None])
 
