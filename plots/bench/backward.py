@@ -15,7 +15,8 @@ Gradients = tuple[np.ndarray, ...]  # dQ, dK and dV of one head, each [N, D]
 
 
 class BackwardInputs(Inputs):
-    """Also dO; and O and LSE, which a forward step computes that is in the library of each backward step."""
+    """Also dO, and O and LSE, which a forward step computes that is in the library of each backward step. The
+    memory is that of Q, K, V, dO and O."""
 
     count = 4
 
@@ -23,6 +24,7 @@ class BackwardInputs(Inputs):
         super().__init__(device, case)
         self.forward = Outputs(device, case)
         tensors = (*self.memory[:3], self.forward.o, self.forward.lse)
+        self.memory = [*self.memory, self.forward.o]
         step.forward(case.shape(), *(memory.address for memory in tensors))
 
 
@@ -45,8 +47,8 @@ class BackwardCall(StepCall):
 
     def tensors(self) -> list[Memory]:
         """In the order of BackwardTensors."""
-        q, k, v, d_o = self.inputs.memory
-        return [q, k, v, self.inputs.forward.o, self.inputs.forward.lse, d_o, *self.outputs.memory]
+        q, k, v, d_o, o = self.inputs.memory
+        return [q, k, v, o, self.inputs.forward.lse, d_o, *self.outputs.memory]
 
     def __call__(self) -> None:
         addresses = (memory.address for memory in self.tensors())
@@ -62,13 +64,14 @@ class BackwardBaseline(BaselineCall):
 
 
 def sdpa_backward(torch, case: Case, tensors: list, backend: str) -> Callable[[], object]:
-    """The backward pass of a backend of scaled_dot_product_attention, after a forward pass of its own. dO gets
-    the strides of O, because cuDNN would copy it in each call if it had others."""
-    *leaves, d_o = (tensor.detach() for tensor in tensors)
+    """The backward pass of a backend of scaled_dot_product_attention. Its forward pass is run once, and its O is
+    replaced by that of the steps, from which the exact gradients are computed. All tensors are [B, N, H, D] in
+    memory, because PyTorch would copy O and dO to this order in each call."""
+    *leaves, d_o, o_of_steps = (tensor.transpose(1, 2).contiguous().transpose(1, 2) for tensor in tensors)
     leaves = [tensor.requires_grad_() for tensor in leaves]
     with torch.nn.attention.sdpa_kernel([getattr(torch.nn.attention.SDPBackend, backend)]):
         o = torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=case.mask == "causal")
-    d_o = torch.empty_like(o).copy_(d_o)
+    o.data.copy_(o_of_steps)  # by `data`, or autograd would refuse
     return lambda: torch.autograd.grad(o, leaves, d_o, retain_graph=True)
 
 
