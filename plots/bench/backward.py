@@ -88,19 +88,20 @@ class ExactGradients:
     """Exact rows of dQ, dK and dV, in double precision on the host, in the same four heads that Exact compares.
     The rule of docs/correctness.md holds for steps and baselines."""
 
-    def __init__(self, case: Case, inputs: BackwardInputs,
-                 attended: Callable[[np.ndarray], np.ndarray]) -> None:
+    def __init__(self, case: Case, inputs: BackwardInputs) -> None:
         sampled = sampled_rows(case)
         self.heads, self.rows = [(batch, head) for batch, head, _ in sampled], sampled[0][2]
         q, k, v, d_o, o, lse = (np.stack(x)[:, None] for x in zip(*(
             (*inputs.head(*head), *inputs.forward.head(*head)) for head in self.heads), strict=True))
         p = Problem(batch=len(self.heads), head_dim=case.head_dim, dtype=case.dtype)
-        some = self.rows
-        of_queries = answers(p, q[:, :, some], k, v, d_o[:, :, some], o[:, :, some], lse[:, :, some],
-                             attended(some))
-        of_keys = answers(p, q, k[:, :, some], v[:, :, some], d_o, o, lse,
-                          attended(np.arange(case.seqlen))[:, some])
-        self.answers = [of_queries[0], *of_keys[1:]]
+        some, every = self.rows, np.arange(case.seqlen)
+
+        def attended(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+            return (keys <= queries[:, None]) | (case.mask == "full")
+        self.answers = [
+            *answers(p, q[:, :, some], k, v, d_o[:, :, some], o[:, :, some], lse[:, :, some],
+                     attended(some, every), ("dq",)),
+            *answers(p, q, k[:, :, some], v[:, :, some], d_o, o, lse, attended(every, some), ("dk", "dv"))]
 
     def judge(self, result_of: Callable[[int, int], Gradients]) -> dict:
         """Fields of a record for the results of `result_of(batch, head)`; numbers are of the gradient with the

@@ -2,8 +2,9 @@
 
 Usage: python3 -m plots.bench.run [--quick] [--backward] [--only WORD ...] BUILD RESULTS (`make bench` builds it)
 
-Adds records to RESULTS/GPU/bench_COMMIT.jsonl and skips cases that it has. With --quick, --only or
-uncommitted changes, writes a new BUILD/bench.jsonl instead. docs/measuring.md explains the method.
+Adds records to RESULTS/GPU/bench_COMMIT.jsonl, with --backward to RESULTS/backward, and skips cases that
+it has. With --quick, --only or uncommitted changes, writes a new BUILD/bench.jsonl instead.
+docs/measuring.md explains the method.
 
 Exit codes: 0 success, 1 a wrong answer, 2 bad usage, 3 device failed, 77 no GPU.
 """
@@ -112,7 +113,7 @@ class Benchmark:
         answers are not timed."""
         takes_mask = any(step.takes_block_masks for step in self.steps)
         mask = self.mask(case.mask, case.seqlen) if takes_mask else None
-        inputs, outputs, exact = self.judged(case, lambda queries: attended(case, mask, queries))
+        inputs, outputs, exact = self.judged(case, mask)
         contestants, verdicts, failed = [], {}, []
         for fields, build in self.builders(inputs, outputs, mask):
             outputs.poison()
@@ -138,13 +139,14 @@ class Benchmark:
                     **states.get(contestant.name, {})} for contestant in contestants]
         return records + [{**fields, **problem, "failed": reason} for fields, reason in failed]
 
-    def judged(self, case: Case, attends: Callable[[np.ndarray], np.ndarray]) -> tuple:
+    def judged(self, case: Case, mask: Mask | None) -> tuple:
         """The inputs and outputs of a case, and what judges results."""
         if case.kind == "backward":
             inputs = BackwardInputs(self.device, self.steps[0], case)
-            return inputs, BackwardOutputs(self.device, case), ExactGradients(case, inputs, attends)
+            return inputs, BackwardOutputs(self.device, case), ExactGradients(case, inputs)
         inputs = Inputs(self.device, case)
-        return inputs, Outputs(self.device, case), Exact(case, inputs.head, attends)
+        return inputs, Outputs(self.device, case), Exact(
+            case, inputs.head, lambda queries: attended(case, mask, queries))
 
     def builders(self, inputs: Inputs, outputs: Outputs,
                  mask: Mask | None) -> Iterator[tuple[dict, Callable[[], Contestant]]]:
@@ -243,7 +245,8 @@ def output_of(words: argparse.Namespace, origin: dict) -> Path:
         path = words.build / "bench.jsonl"
         path.unlink(missing_ok=True)
         return path
-    path = words.results / short_name(origin["device"]) / f"bench_{origin['commit']}.jsonl"
+    folder = "backward" if words.backward else short_name(origin["device"])
+    path = words.results / folder / f"bench_{origin['commit']}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
