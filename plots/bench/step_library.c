@@ -184,7 +184,8 @@ EXPORTED const char *step_forward(const Shape *shape, const BlockMask *mask, voi
     return sentence(forward_step.forward(&p, &t, p.batch * p.q_heads, stream));
   }
   const int heads = heads_at_a_time(&p, workspace_bytes);
-  return heads > 0 ? sentence(step.forward(&p, &t, heads, stream)) : too_little(&p, workspace_bytes);
+  return heads > 0 ? sentence(step.forward(&p, &t, heads, stream))
+                   : too_little(&p, workspace_bytes);
 }
 
 /**
