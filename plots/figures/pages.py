@@ -35,7 +35,7 @@ RIVALS = {"fa2": "FlashAttention-2", "fa3": "FlashAttention-3",
           "fa3_fp8": "FlashAttention-3 in e4m3", "fp16": "step {before} in fp16"}
 WRITER = "`make pages`"
 MUTANTS = REPOSITORY / "plots/results/mutants.jsonl"
-FOUNDATIONS = REPOSITORY / "plots/results/h200_foundations.jsonl"
+FOUNDATIONS = REPOSITORY / "plots/results/h100_foundations.jsonl"
 
 
 def cells(*words: object) -> str:

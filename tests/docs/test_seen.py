@@ -40,6 +40,7 @@ SEARCHED = {
     "memory bound": "roofline", "kernel fusion": "step02", "sliding window": "block-masks",
     "numerical stability": "online-softmax", "step 04": "step04", "exercise 05": "ex05_rescale",
     "step 04 real model input": "real-input", "backward pass": "gradients", "gradient": "gradients",
+    "why is my kernel slow": "debugging", "grading": "teaching", "lesson plan": "teaching",
     # Of chapter 0.
     "first program": "f01", "cudaMalloc": "f01", "nvcc": "f01", "array of structures": "f02", "transposition": "f03",
     "reduction": "f04", "deterministic": "f04", "prefix sum": "f05", "look-back": "f05b", "deadlock": "f10"}
