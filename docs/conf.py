@@ -202,14 +202,13 @@ def resolve_links(app: Sphinx, doctree: nodes.document) -> None:
 
 
 TERM = re.compile(r"^- (?:\*\*)?(.+?)(?:\*\*)?: .*?\]\(([\w-]+)\.md(?:#[\w-]+)?\)\.$", re.MULTILINE | re.DOTALL)
+GLOSSARY = [found for item in re.split(r"\n(?=- |\n)", PAGES["glossary"].read_text()) for found in TERM.findall(item)]
 
 
 def index_terms(app: Sphinx, doctree: nodes.document) -> None:
     """Who searches for a term of the glossary finds the page that the glossary names, and for
     "exercise 5", "exercise 05" or "ex05" that exercise."""
-    terms = [term.strip("`* ") for item in re.split(r"\n(?=- |\n)", PAGES["glossary"].read_text())
-             for words, page in TERM.findall(item) if page == app.env.docname
-             for term in words.split(", ")]
+    terms = [term.strip("`* ") for words, page in GLOSSARY if page == app.env.docname for term in words.split(", ")]
     terms += [word for entry in ENTRIES if entry.page == app.env.docname for word in (
         entry.name, entry.number, entry.name.replace("ex", "exercise "))]
     if terms:
@@ -241,7 +240,7 @@ def describe(app: Sphinx, name: str, template: str, context: dict, doctree: node
         context["theme_source_edit_link"] = f"{ADDRESS}/edit/main/{PAGES[name].relative_to(ROOT)}"
 
 
-def setup(app: Sphinx) -> None:
+def setup(app: Sphinx) -> dict[str, bool]:
     for name in ("cuda", "cpp"):
         app.add_lexer(name, Cuda)
     for domain in (Headers, Formulas):
@@ -252,3 +251,4 @@ def setup(app: Sphinx) -> None:
     app.connect("doctree-read", index_terms)
     app.connect("html-collect-pages", source_pages)
     app.connect("html-page-context", describe)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
