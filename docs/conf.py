@@ -7,6 +7,7 @@ headers, and the terms of the glossary in the index that the search looks at fir
 
 import re
 import sys
+from functools import cache
 from html import escape
 from pathlib import Path
 from textwrap import dedent
@@ -202,13 +203,18 @@ def resolve_links(app: Sphinx, doctree: nodes.document) -> None:
 
 
 TERM = re.compile(r"^- (?:\*\*)?(.+?)(?:\*\*)?: .*?\]\(([\w-]+)\.md(?:#[\w-]+)?\)\.$", re.MULTILINE | re.DOTALL)
-GLOSSARY = [found for item in re.split(r"\n(?=- |\n)", PAGES["glossary"].read_text()) for found in TERM.findall(item)]
+
+
+@cache
+def glossary() -> list[tuple[str, str]]:
+    """The words of each item, and the page that it names."""
+    return [found for item in re.split(r"\n(?=- |\n)", PAGES["glossary"].read_text()) for found in TERM.findall(item)]
 
 
 def index_terms(app: Sphinx, doctree: nodes.document) -> None:
     """Who searches for a term of the glossary finds the page that the glossary names, and for
     "exercise 5", "exercise 05" or "ex05" that exercise."""
-    terms = [term.strip("`* ") for words, page in GLOSSARY if page == app.env.docname for term in words.split(", ")]
+    terms = [term.strip("`* ") for words, page in glossary() if page == app.env.docname for term in words.split(", ")]
     terms += [word for entry in ENTRIES if entry.page == app.env.docname for word in (
         entry.name, entry.number, entry.name.replace("ex", "exercise "))]
     if terms:
