@@ -7,7 +7,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Page
 
-from tests.docs.conftest import SITE, WRITTEN
+from tests.docs.conftest import SITE, WRITTEN, wait_for_formulas
 from tests.docs.test_site import MARKUP, links_of
 from tests.lib.programs import REPOSITORY
 
@@ -207,7 +207,7 @@ def test_pictures_on_dark_pages(page: Page) -> None:
             continue
         kinds |= shown_here
         opened(page, name)
-        page.wait_for_load_state("networkidle")  # until then formulas and pictures move what is below
+        wait_for_formulas(page)  # until then they move what is below
         page.evaluate("Promise.all([...document.querySelectorAll('article img')].map(img => img.decode().catch(() => 0)))")
         assert page.locator("body").get_attribute("data-theme") == "dark"
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
