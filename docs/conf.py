@@ -7,6 +7,7 @@ headers, and the terms of the glossary in the index that the search looks at fir
 
 import re
 import sys
+from functools import cache
 from html import escape
 from pathlib import Path
 from textwrap import dedent
@@ -210,12 +211,16 @@ def resolve_links(app: Sphinx, doctree: nodes.document) -> None:
 TERM = re.compile(r"^- (?:\*\*)?(.+?)(?:\*\*)?: .*?\]\(([\w-]+)\.md(?:#[\w-]+)?\)\.$", re.MULTILINE | re.DOTALL)
 
 
+@cache
+def glossary() -> list[tuple[str, str]]:
+    """The words of each item, and the page that it names."""
+    return [found for item in re.split(r"\n(?=- |\n)", PAGES["glossary"].read_text()) for found in TERM.findall(item)]
+
+
 def index_terms(app: Sphinx, doctree: nodes.document) -> None:
     """Who searches for a term of the glossary finds the page that the glossary names, and for
     "exercise 5", "exercise 05" or "ex05" that exercise."""
-    terms = [term.strip("`* ") for item in re.split(r"\n(?=- |\n)", PAGES["glossary"].read_text())
-             for words, page in TERM.findall(item) if page == app.env.docname
-             for term in words.split(", ")]
+    terms = [term.strip("`* ") for words, page in glossary() if page == app.env.docname for term in words.split(", ")]
     terms += [word for entry in ENTRIES if entry.page == app.env.docname for word in (
         entry.name, entry.number, entry.name.replace("ex", "exercise "))]
     if terms:
@@ -247,7 +252,7 @@ def describe(app: Sphinx, name: str, template: str, context: dict, doctree: node
         context["theme_source_edit_link"] = f"{ADDRESS}/edit/main/{PAGES[name].relative_to(ROOT)}"
 
 
-def setup(app: Sphinx) -> None:
+def setup(app: Sphinx) -> dict[str, bool]:
     for name in ("cuda", "cpp"):
         app.add_lexer(name, Cuda)
     for domain in (Headers, Formulas):
@@ -258,3 +263,4 @@ def setup(app: Sphinx) -> None:
     app.connect("doctree-read", index_terms)
     app.connect("html-collect-pages", source_pages)
     app.connect("html-page-context", describe)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -15,23 +15,30 @@ DATA := $(EXPLORERS)/data/fragments.js $(EXPLORERS)/data/banks.js $(EXPLORERS)/d
 MATHJAX := /usr/share/javascript/mathjax
 
 needs_sphinx = @$(PYTHON) -c 'import breathe, furo, myst_parser, sphinx_copybutton, sphinx_revealjs' 2>/dev/null && test -d $(MATHJAX) || \
-	  { echo "make $@: Sphinx, one of its extensions or libjs-mathjax is missing. Install them: make deps"; exit 1; }
+	  { echo "docs: Sphinx, one of its extensions or libjs-mathjax is missing. Install them: make deps"; exit 1; }
 
-docs: explorers
+# What the site is made from. Folders are among it, so that a removed file counts, too.
+SITE_SOURCES := $(if $(filter docs check-docs,$(MAKECMDGOALS)),$(shell \
+	find docs/ steps common plots/*.py *.md CITATION.cff -not -path '*__pycache__*'))
+
+docs: $(SITE)/index.html
+	@echo "docs: $<, $$(du -sh --apparent-size $(SITE) | cut -f1)"
+
+$(SITE)/index.html: $(SITE_SOURCES) | explorers
 	$(call recipe_needs,doxygen,doxygen)
 	$(needs_sphinx)
 	$(Q)rm -rf $(SITE) $(PAGES) build/docs/xml build/docs/doctrees && mkdir -p $(SITE) $(PAGES)
 	$(Q)cp -r docs/*.md docs/pictures steps/exercises/*.md $(PAGES)
 	$(Q)cp CONTRIBUTING.md $(PAGES)/contributing.md && cp CHANGELOG.md $(PAGES)/changelog.md
 	$(Q)doxygen docs/Doxyfile
-	$(Q)$(PYTHON) -m sphinx -q -W --keep-going -c docs -d build/docs/doctrees $(PAGES) $(SITE)
+	$(Q)$(PYTHON) -m sphinx -q -W --keep-going -j auto -c docs -d build/docs/doctrees $(PAGES) $(SITE)
 	$(Q)cp docs/classroom.ipynb docs/grade.yml $(SITE) && cp -r $(EXPLORERS) $(SITE)/explorers
 	$(Q)for part in MathJax.js extensions jax/input jax/element jax/output/SVG/config.js \
 	    jax/output/SVG/jax.js jax/output/SVG/autoload jax/output/SVG/fonts/TeX; do \
 	  mkdir -p $(SITE)/mathjax/$$(dirname $$part) && \
 	  cp -r $(MATHJAX)/$$part $(SITE)/mathjax/$$(dirname $$part) || exit 1; done
 	@$(MAKE) --no-print-directory slides
-	@echo "docs: $(SITE)/index.html, $$(du -sh --apparent-size $(SITE) | cut -f1)"
+	@touch $@
 
 # The template forbids to enlarge a slide, and has its main landmark inside of what reveal.js calls an application.
 slides:

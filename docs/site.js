@@ -1,8 +1,8 @@
 // What scrolls can be reached with the Tab key, so that the arrow keys scroll it.
-const makeReachable = () => document.querySelectorAll("article pre, .table-wrapper").forEach(box => {
+const makeReachable = () => document.querySelectorAll("article pre, article div.math, .table-wrapper").forEach(box => {
   if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
 });
-addEventListener("load", makeReachable);
+addEventListener("load", () => window.MathJax?.Hub ? MathJax.Hub.Queue(makeReachable) : makeReachable());
 addEventListener("resize", makeReachable);
 
 // The tree shows the page that is open.

@@ -5,6 +5,7 @@ QUICK ?= 0
 $(if $(filter x0 x1,$(subst $() ,,x$(QUICK))),,$(error QUICK=$(QUICK): must be 0 or 1))
 
 ## make bench QUICK=1     three cases in half a minute; ONLY="D=128 causal": those with these words
+## make bench BACKWARD=1  the backward steps, in place of the others
 ## make builds OLD=DIR    is any step slower than in DIR, which has libstepNN.so of another commit? (GPU)
 ## make ceilings          measure what this GPU can do at best, for the reports to compare with
 ## make variants          what each idea of a step gives: measures the variants of steps in steps/variants (GPU)
@@ -25,7 +26,7 @@ needs_packages = @$(PYTHON) -c 'import numpy, matplotlib' 2>/dev/null || \
 
 # --- Steps as shared libraries, for callers in Python, from the objects of the programs --------------
 
-LIBRARIES := $(FORWARD_STEPS:%=$(BUILD)/lib%.so)
+LIBRARIES := $(STEPS:%=$(BUILD)/lib%.so)
 VARIANTS := $(patsubst steps/variants/%.patch,%,$(wildcard steps/variants/*.patch))
 VARIANT_LIBRARIES := $(VARIANTS:%=$(BUILD)/variants/lib%.so)
 STAGES := $(patsubst steps/%.patch,$(BUILD)/%,$(wildcard steps/walk/*.patch))
@@ -36,7 +37,7 @@ libraries: $(LIBRARIES)
 $(BUILD)/plots/%.o: plots/%.c $(BUILD)/flags
 	$(call compile_c,$(PIC))
 
-$(LIBRARIES): $(BUILD)/lib%.so: $$(call step_object,$$*)
+$(LIBRARIES): $(BUILD)/lib%.so: $$(call step_object,$$*) $$(call forward_object,$$*)
 $(VARIANT_LIBRARIES): $(BUILD)/variants/lib%.so: $(BUILD)/variants/%.o
 
 # The simulated runtime stays visible: callers need its cudaMalloc.
@@ -51,8 +52,11 @@ endif
 # --- Times ------------------------------------------------------------------------------------------
 
 # Nothing is compiled for the CPU backend, whose times say nothing about a GPU.
-TIMED_STEPS := $(if $(filter cuda,$(BACKEND)),$(STEP_PROGRAMS))
-TIMED_LIBRARIES := $(if $(filter cuda,$(BACKEND)),$(LIBRARIES))
+ifeq ($(BACKEND),cuda)
+TIMED := $(if $(filter 1,$(BACKWARD)),$(filter-out $(FORWARD_STEPS),$(STEPS)),$(STEPS))
+TIMED_STEPS := $(TIMED:%=$(BUILD)/%)
+TIMED_LIBRARIES := $(TIMED:%=$(BUILD)/lib%.so)
+endif
 times_need_gpu = @test "$(BACKEND)" = cuda || \
 	{ echo "make $@: times need a GPU, and this is BACKEND=$(BACKEND); BACKEND=cuda, where there is one" >&2; exit 77; }
 
@@ -61,7 +65,8 @@ BENCH_PYTHON ?= python3
 
 bench: $(TIMED_STEPS) $(TIMED_LIBRARIES)
 	$(times_need_gpu)
-	@$(BENCH_PYTHON) -m plots.bench.run $(if $(filter 1,$(QUICK)),--quick) $(BUILD) "$(RESULTS)" \
+	@$(BENCH_PYTHON) -m plots.bench.run $(if $(filter 1,$(QUICK)),--quick) \
+	  $(if $(filter 1,$(BACKWARD)),--backward) $(BUILD) "$(RESULTS)" \
 	  $(if $(ONLY),--only $(ONLY))
 
 ceilings: $(firstword $(TIMED_STEPS))

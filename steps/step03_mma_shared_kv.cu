@@ -95,11 +95,11 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem problem, Ten
   float o[M_FRAGMENTS][HEAD_DIM / MMA_N][4] = {};
   start_rows(m, l, -INFINITY);
   const float scale_log2 = problem.scale * LOG2_E;
-  // [first_copy]
   const int key_end = attended_keys(problem, min(first_q + Tile::BLOCK_M, problem.q_len) - 1);
   // Every row attends to the keys before this one, so their scores need no mask.
   const int unmasked_end = attended_keys(problem, first_q);
 
+  // [first_copy]
   copy_tile<HEAD_DIM, Tile::BLOCK_M, THREADS>(q_shared, q_global, problem.q_strides.row, first_q,
                                               problem.q_len);
   cp_async_commit();

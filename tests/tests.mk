@@ -110,9 +110,10 @@ budget:
 
 cppcheck:
 	$(call recipe_needs,cppcheck,cppcheck)
-	cppcheck -j$(shell nproc) --quiet --std=c11 --enable=warning,performance,portability --inline-suppr \
-	  --suppress=missingIncludeSystem --error-exitcode=1 -Icommon -Icommon/simt/include \
-	  common/host common/simt
+	@mkdir -p build/cppcheck
+	cppcheck -j$(shell nproc) --cppcheck-build-dir=build/cppcheck --quiet --std=c11 \
+	  --enable=warning,performance,portability --inline-suppr --suppress=missingIncludeSystem \
+	  --error-exitcode=1 -Icommon -Icommon/simt/include common/host common/simt
 
 # Everything is compiled again in a separate folder, because existing objects show no warnings.
 lint: cppcheck

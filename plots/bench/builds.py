@@ -40,6 +40,7 @@ def compare(old: Path, new: Path, cases: list[Case], rounds: int = ROUNDS,
     names = sorted(path.name for path in old.glob("libstep*.so") if (new / path.name).exists())
     pairs = [tuple(StepLibrary((folder / name).resolve()) for folder in (old, new))
              for name in names]
+    pairs = [pair for pair in pairs if not pair[1].is_backward]
     device, found = Device(StepLibrary((new / names[0]).resolve())), {}
     clock = Stopwatch(device, **stopwatch)
     wanted = {(case.mask, case.seqlen) for case in cases}

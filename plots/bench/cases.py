@@ -9,6 +9,7 @@ from tests.lib.steps import settings
 # Every problem of the grid has QUERIES = B * N and WIDTH = H * D, so that their work is comparable.
 QUERIES, WIDTH = 16384, 2048
 HEAD_DIMS, SEQLENS = (128, 64, 256), (4096, 16384, 1024, 512, 2048, 8192)
+BACKWARD_SEQLENS = (4096, 16384, 1024, 512)
 DENSE = ("full", "causal")
 MASK_HEAD_DIMS, MASK_SEQLENS = (64, 128), (4096, 16384)
 MASK_BLOCK = 128
@@ -27,9 +28,11 @@ class Case:
     dtype: str = "fp16"
     batch: int = 1
     heads: int = 2
+    kind: str = "forward"  # or backward
 
     def __str__(self) -> str:
-        return f"D={self.head_dim} N={self.seqlen} {self.dtype} {self.mask}"
+        return (f"D={self.head_dim} N={self.seqlen} {self.dtype} {self.mask}"
+                + " backward" * (self.kind == "backward"))
 
     def shape(self) -> Shape:
         return Shape(self.batch, self.heads, self.heads, self.seqlen, self.seqlen, self.head_dim,
@@ -42,6 +45,10 @@ class Case:
     def elements(self) -> int:
         """The number of elements of each tensor."""
         return self.batch * self.heads * self.seqlen * self.head_dim
+
+    def flops_per_entry(self) -> int:
+        """For each unmasked entry: two products forward, five backward."""
+        return (10 if self.kind == "backward" else 4) * self.head_dim
 
     def fields(self) -> dict:
         """The fields of its records."""
@@ -70,9 +77,10 @@ class Case:
         }[name]
 
 
-def case(seqlen: int, head_dim: int, mask: str = "full", dtype: str = "fp16") -> Case:
+def case(seqlen: int, head_dim: int, mask: str = "full", dtype: str = "fp16",
+         kind: str = "forward") -> Case:
     """A problem of the grid."""
-    return Case(seqlen, head_dim, mask, dtype, QUERIES // seqlen, WIDTH // head_dim)
+    return Case(seqlen, head_dim, mask, dtype, QUERIES // seqlen, WIDTH // head_dim, kind)
 
 
 def block_masks(seqlen: int) -> list[str]:
@@ -92,7 +100,15 @@ def all_cases() -> list[Case]:
     return [*dense, *masked, *bf16, *e4m3]
 
 
-def quick_cases() -> list[Case]:
+def backward_cases() -> list[Case]:
+    """All problems of backward steps, beginning with the shape of the README's table."""
+    return [case(n, d, mask, dtype, "backward") for n in BACKWARD_SEQLENS
+            for d, dtype in (*((d, "bf16") for d in HEAD_DIMS), (128, "fp16")) for mask in DENSE]
+
+
+def quick_cases(kind: str = "forward") -> list[Case]:
     """The shape of the README's table, without a mask and with two, and in e4m3."""
+    if kind == "backward":
+        return backward_cases()[:2]
     return [*(case(4096, 128, mask) for mask in (*DENSE, "window:1024")),
             case(4096, 128, "full", "e4m3")]

@@ -27,15 +27,16 @@ SEED = 1
 class Inputs:
     """Q, K and V of a case. Cases with the same number of elements share the random numbers."""
 
+    count = 3
     _known: dict[tuple, tuple] = {}
 
     def __init__(self, device: Device, case: Case) -> None:
-        self.case, key = case, (id(device), case.elements(), case.dtype)
+        self.case, key = case, (id(device), case.elements(), case.dtype, self.count)
         if case.dtype == "e4m3":  # their scales are those of heads
             key += case.batch, case.heads
         if key not in self._known:
             generator, scales = np.random.default_rng(SEED), []
-            arrays = [generator.standard_normal(case.elements(), np.float32) for _ in range(3)]
+            arrays = [generator.standard_normal(case.elements(), np.float32) for _ in range(self.count)]
             if case.dtype == "e4m3":
                 shape = case.batch, case.heads, -1, case.head_dim
                 pairs = [to_e4m3(array.reshape(shape), case.heads) for array in arrays]
@@ -64,6 +65,13 @@ def to_16_bits(x: np.ndarray, dtype: str) -> np.ndarray:
         return x.astype(np.float16).view(np.uint16)
     bits = x.view(np.uint32)
     return ((bits + 0x7fff + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def head_of(memory: Memory, case: Case, batch: int, head: int) -> np.ndarray:
+    """One head of a tensor in 16 bits on the device, as doubles."""
+    bits = np.empty((case.seqlen, case.head_dim), np.uint16)
+    memory.download(bits, (batch * case.heads + head) * bits.nbytes)
+    return as_doubles(bits, case.o_dtype())
 
 
 @dataclass
@@ -157,11 +165,9 @@ class Outputs:
         self.lse.fill(0xff)
 
     def head(self, batch: int, head: int) -> HeadResult:
-        n, d = self.case.seqlen, self.case.head_dim
-        index = batch * self.case.heads + head
-        bits = self.o.download(np.empty((n, d), np.uint16), 2 * index * n * d)
-        lse = self.lse.download(np.empty(n, np.float32), 4 * index * n)
-        return as_doubles(bits, self.case.o_dtype()), lse.astype(np.float64)
+        lse = np.empty(self.case.seqlen, np.float32)
+        self.lse.download(lse, (batch * self.case.heads + head) * lse.nbytes)
+        return head_of(self.o, self.case, batch, head), lse.astype(np.float64)
 
 
 @dataclass(eq=False)
@@ -192,16 +198,17 @@ class StepCall:
         self.more[name] = self.kept[-1].address
         return self.kept[-1]
 
+    def tensors(self) -> Sequence[Memory]:
+        return *self.inputs.memory, self.outputs.o, self.outputs.lse
+
     def __call__(self) -> None:
-        tensors = (*self.inputs.memory, self.outputs.o, self.outputs.lse)
-        self.step.forward(self.shape, *(memory.address for memory in tensors),
+        self.step.forward(self.shape, *(memory.address for memory in self.tensors()),
                           scales=self.scales, **self.more)
 
     def contestant(self, entries: int) -> Contestant:
         """The pass as a Contestant; `entries` is the number of unmasked entries in all heads."""
         ceiling, traffic = self.step.ceiling(self.shape, self.more.get("mask"))
-        read = sum(memory.size for memory in self.inputs.memory)
-        must_move = read + 2 * self.inputs.case.elements() + self.outputs.lse.size + traffic * entries
+        must_move = sum(memory.size for memory in self.tensors()) + traffic * entries
         fields = {"step": self.step.name, "must_move_bytes": must_move, "ceiling": ceiling,
                   **(self.mask.fields(self.step) if self.mask else {})}
         return Contestant(self.step.name, fields, self, self.outputs.head)

@@ -1,9 +1,10 @@
 """Measures the steps and the baselines in interleaved runs, in one process on one GPU.
 
-Usage: python3 -m plots.bench.run [--quick] [--only WORD ...] BUILD RESULTS (`make bench` builds it)
+Usage: python3 -m plots.bench.run [--quick] [--backward] [--only WORD ...] BUILD RESULTS (`make bench` builds it)
 
-Adds records to RESULTS/GPU/bench_COMMIT.jsonl and skips cases that it has. With --quick, --only or
-uncommitted changes, writes a new BUILD/bench.jsonl instead. docs/measuring.md explains the method.
+Adds records to RESULTS/GPU/bench_COMMIT.jsonl, with --backward to RESULTS/backward, and skips cases that
+it has. With --quick, --only or uncommitted changes, writes a new BUILD/bench.jsonl instead.
+docs/measuring.md explains the method.
 
 Exit codes: 0 success, 1 a wrong answer, 2 bad usage, 3 device failed, 77 no GPU.
 """
@@ -25,7 +26,9 @@ from pathlib import Path
 
 import numpy as np
 
-from plots.bench.cases import DENSE, Case, all_cases, quick_cases
+from plots.bench.backward import (BACKWARD_BASELINES, BackwardBaseline, BackwardCall, BackwardInputs,
+                                  BackwardOutputs, ExactGradients)
+from plots.bench.cases import DENSE, Case, all_cases, backward_cases, quick_cases
 from plots.bench.contestants import (BASELINES, SEED, BaselineCall, Contestant, Inputs, Mask,
                                      Outputs, StepCall, UsageError, load_fa3, saved_masks,
                                      torch_on_a_gpu)
@@ -41,7 +44,7 @@ FP16 = "fp16"  # the step that one in e4m3 builds on, on the same numbers in fp1
 GPU_STATE = {"sm_clock_mhz": "clocks.sm", "memory_clock_mhz": "clocks.mem",
              "power_w": "power.draw.instant"}
 SETTLING_S, EVERY_MS, STARTING_S, QUEUED_MS = 0.1, 10, 2.0, 10
-CASE_FIELDS = ("seqlen", "head_dim", "mask", "dtype")  # identify a case in a file
+CASE_FIELDS = ("kind", "seqlen", "head_dim", "mask", "dtype")  # identify a case in a file
 
 
 def attended(case: Case, mask: Mask | None, queries: np.ndarray) -> np.ndarray:
@@ -110,8 +113,7 @@ class Benchmark:
         answers are not timed."""
         takes_mask = any(step.takes_block_masks for step in self.steps)
         mask = self.mask(case.mask, case.seqlen) if takes_mask else None
-        inputs, outputs = Inputs(self.device, case), Outputs(self.device, case)
-        exact = Exact(case, inputs.head, lambda queries: attended(case, mask, queries))
+        inputs, outputs, exact = self.judged(case, mask)
         contestants, verdicts, failed = [], {}, []
         for fields, build in self.builders(inputs, outputs, mask):
             outputs.poison()
@@ -128,7 +130,7 @@ class Benchmark:
         found = self.times(inputs, contestants, verdicts)
         problem = {**self.origin, **case.fields(), "seed": SEED,
                    "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-                   "flops": 4 * case.head_dim * entries_of(case, mask)}
+                   "flops": case.flops_per_entry() * entries_of(case, mask)}
         states = gpu_states(self.device, {
             x.name: (x.call, found.times[x.name].summary()["median_ms"])
             for x in contestants if x.name in found.times})
@@ -137,29 +139,40 @@ class Benchmark:
                     **states.get(contestant.name, {})} for contestant in contestants]
         return records + [{**fields, **problem, "failed": reason} for fields, reason in failed]
 
+    def judged(self, case: Case, mask: Mask | None) -> tuple:
+        """The inputs and outputs of a case, and what judges results."""
+        if case.kind == "backward":
+            inputs = BackwardInputs(self.device, self.steps[0], case)
+            return inputs, BackwardOutputs(self.device, case), ExactGradients(case, inputs)
+        inputs = Inputs(self.device, case)
+        return inputs, Outputs(self.device, case), Exact(
+            case, inputs.head, lambda queries: attended(case, mask, queries))
+
     def builders(self, inputs: Inputs, outputs: Outputs,
                  mask: Mask | None) -> Iterator[tuple[dict, Callable[[], Contestant]]]:
         """Builders of the steps and baselines that can run the case, with fields for a failure."""
         case = inputs.case
+        step_call, baseline_call = ((BackwardCall, BackwardBaseline) if case.kind == "backward" else
+                                    (StepCall, BaselineCall))
         for step in self.steps:
             if case.takes_step(step.name) and (case.mask in DENSE or step.takes_block_masks) and (
                     step.takes_e4m3 == (case.dtype == "e4m3")):
-                yield {"step": step.name}, lambda step=step: StepCall(
+                yield {"step": step.name}, lambda step=step: step_call(
                     step, inputs, outputs, mask if step.takes_block_masks else None
                 ).contestant(entries_of(case, mask))
         for short, name, takes, build in self.baselines:
             if takes(case):
                 fields = {"baseline": name, "short": short}
-                yield fields, lambda fields=fields, build=build: BaselineCall(
+                yield fields, lambda fields=fields, build=build: baseline_call(
                     self.torch, inputs, build).contestant(fields)
 
     def times(self, inputs: Inputs, contestants: list[Contestant], verdicts: dict) -> Measured:
         """Times those that are right. A step with a block mask also runs the full mask; beside e4m3
         runs the step in fp16 that it builds on."""
         calls = {x.name: x.call for x in contestants if verdicts[x.name]["right"]}
-        full = Inputs(self.device, replace(inputs.case, mask="full"))
         for x in contestants:
             if inputs.case.mask != "full" and x.name in calls and "mask_blocks" in x.fields:
+                full = Inputs(self.device, replace(inputs.case, mask="full"))
                 calls[FULL + x.name] = StepCall(x.call.step, full, x.call.outputs,
                                                 self.mask("full", full.case.seqlen))
         before = {source_of(step.name).after for step in self.steps if step.takes_e4m3}
@@ -232,7 +245,8 @@ def output_of(words: argparse.Namespace, origin: dict) -> Path:
         path = words.build / "bench.jsonl"
         path.unlink(missing_ok=True)
         return path
-    path = words.results / short_name(origin["device"]) / f"bench_{origin['commit']}.jsonl"
+    folder = "backward" if words.backward else short_name(origin["device"])
+    path = words.results / folder / f"bench_{origin['commit']}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
@@ -247,9 +261,10 @@ def run(words: argparse.Namespace) -> int:
     paths = libraries_in(words.build)
     if not paths:
         raise RuntimeError(f"{words.build}: has no libraries; make libraries BACKEND=cuda")
-    steps, torch = [StepLibrary(path) for path in paths], torch_on_a_gpu()
-    baselines = BASELINES
-    if torch is not None and (why := load_fa3(torch)):
+    kind = "backward" if words.backward else "forward"
+    steps = [step for step in map(StepLibrary, paths) if step.is_backward == words.backward]
+    torch, baselines = torch_on_a_gpu(), BACKWARD_BASELINES if words.backward else BASELINES
+    if torch is not None and not words.backward and (why := load_fa3(torch)):
         print(f"bench: FlashAttention-3 is not compared: {why}")
         baselines = [baseline for baseline in BASELINES if not baseline[0].startswith("fa3")]
     programs = {step.name: words.build.resolve() / step.name for step in steps}
@@ -261,7 +276,8 @@ def run(words: argparse.Namespace) -> int:
         origin["fa3_commit"] = os.environ.get("FA3_COMMIT", "unknown")
     path = output_of(words, origin)
     there = present(path)
-    cases = [case for case in (quick_cases() if words.quick else all_cases())
+    every = quick_cases(kind) if words.quick else backward_cases() if words.backward else all_cases()
+    cases = [case for case in every
              if tuple(getattr(case, name) for name in CASE_FIELDS) not in there
              and set(words.only) <= set(str(case).split())]
     print(f"bench: {', '.join(step.name for step in steps)} on {origin['device']}, commit "
@@ -292,6 +308,7 @@ def main() -> int:
     parser.add_argument("build", type=Path, help="where libstepNN.so and the programs are")
     parser.add_argument("results", type=Path, help="gets a folder for each GPU")
     parser.add_argument("--quick", action="store_true", help="a few cases, half a minute")
+    parser.add_argument("--backward", action="store_true", help="backward steps, in place of the others")
     parser.add_argument("--only", nargs="*", default=[], metavar="WORD",
                         help="cases with all of these words, such as D=128 causal")
     try:

@@ -7,6 +7,7 @@
  */
 #include <stdio.h>
 
+#include "backward.h"
 #include "block_mask.h"
 #include "host/device/flush.h"
 
@@ -22,6 +23,9 @@ typedef struct Shape {
 #define EXPORTED __attribute__((visibility("default")))
 
 static char why[256];
+
+/** Linked into the libraries of backward steps only: the step that computes O and LSE. */
+extern const Step forward_step __attribute__((weak));
 
 static Strides compact(int64_t heads, int64_t rows, int64_t head_dim) {
   return (Strides){heads * rows * head_dim, rows * head_dim, head_dim};
@@ -71,6 +75,12 @@ static const char *refusal(const Problem *p, const BlockMask *mask) {
   return step.supports == NULL || step.supports(p, why, sizeof why) ? NULL : why;
 }
 
+static const char *too_little(const Problem *p, size_t workspace_bytes) {
+  snprintf(why, sizeof why, "%s needs a workspace of %zu bytes or more, not %zu", step.name,
+           step.workspace_bytes(p), workspace_bytes);
+  return why;
+}
+
 static const char *sentence(cudaError_t error) {
   return error == cudaSuccess ? NULL : cudaGetErrorString(error);
 }
@@ -90,6 +100,11 @@ EXPORTED bool step_takes_spans(void) {
 /** True if Q, K and V must be e4m3. */
 EXPORTED bool step_takes_e4m3(void) {
   return step.fp8;
+}
+
+/** True if the step computes a backward pass. */
+EXPORTED bool step_is_backward(void) {
+  return step.backward != NULL;
 }
 
 /** Sets the step's Ceiling and the bytes of S and P in device memory per unmasked entry. */
@@ -143,7 +158,8 @@ EXPORTED const char *step_workspace(const Shape *shape, size_t free_bytes, size_
  * [batch][heads][rows][head_dim], are device memory; `mask` and `prepared` are those of
  * step_prepare(), or NULL for a step without block masks; `workspace` has the bytes that
  * step_workspace() set, or is NULL if they are 0. The scales, [batch][kv_heads], are of Q, K and V
- * in e4m3, else NULL.
+ * in e4m3, else NULL. In the library of a backward step the pass is that of another step, which
+ * needs no workspace.
  */
 EXPORTED const char *step_forward(const Shape *shape, const BlockMask *mask, void *prepared,
                                   void *workspace, size_t workspace_bytes, const void *q,
@@ -164,11 +180,26 @@ EXPORTED const char *step_forward(const Shape *shape, const BlockMask *mask, voi
                      .prepared = prepared};
   const char *refused = refusal(&p, mask);
   if (refused != NULL) return refused;
+  if (step.backward != NULL) {
+    return sentence(forward_step.forward(&p, &t, p.batch * p.q_heads, stream));
+  }
   const int heads = heads_at_a_time(&p, workspace_bytes);
-  if (heads > 0) return sentence(step.forward(&p, &t, heads, stream));
-  snprintf(why, sizeof why, "%s needs a workspace of %zu bytes or more, not %zu", step.name,
-           step.workspace_bytes(&p), workspace_bytes);
-  return why;
+  return heads > 0 ? sentence(step.forward(&p, &t, heads, stream))
+                   : too_little(&p, workspace_bytes);
+}
+
+/**
+ * Enqueues a backward pass on `stream`, with compact tensors in device memory. Their workspace has
+ * the bytes that step_workspace() set.
+ */
+EXPORTED const char *step_backward(const Shape *shape, const BackwardTensors *tensors,
+                                   size_t workspace_bytes, cudaStream_t stream) {
+  const Problem p = problem_of(shape, NULL);
+  const char *refused = refusal(&p, NULL);
+  if (refused != NULL) return refused;
+  const int heads = heads_at_a_time(&p, workspace_bytes);
+  return heads > 0 ? sentence(step.backward(&p, tensors, heads, stream))
+                   : too_little(&p, workspace_bytes);
 }
 
 /* --- The device: memory of one library serves all of them ------------------------------------ */

@@ -81,6 +81,13 @@ def span_mask(shape: Sequence[int], pointer: int) -> BlockMask:
     return BlockMask(batches=batches, heads=heads, row_spans=pointer, span_strides=strides)
 
 
+class BackwardTensors(ctypes.Structure):
+    """BackwardTensors in backward.h: addresses of compact device tensors and of the workspace."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in (
+        "q", "k", "v", "o", "lse", "d_o", "d_q", "d_k", "d_v", "workspace")]
+
+
 # The names of Ceiling (attention.h) in records.
 CEILINGS = ("device memory copy", "fp32 FFMA", "mma.sync", "wgmma", "wgmma e4m3")
 
@@ -93,20 +100,22 @@ class StepLibrary:
         self.library = ctypes.CDLL(str(path))
         shape, mask, address = (ctypes.POINTER(_CShape), ctypes.POINTER(BlockMask),
                                 ctypes.c_void_p)
+        backward = ctypes.POINTER(BackwardTensors)
         size, number = ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_int)
         for name, types in {
                 "step_describe": [shape, mask, number, number],
                 "step_prepare": [shape, mask, address, size, address],
                 "step_workspace": [shape, ctypes.c_size_t, size],
                 "step_forward": [shape, mask, address, address, ctypes.c_size_t, *9 * [address]],
+                "step_backward": [shape, backward, ctypes.c_size_t, address],
         }.items():
             if function := getattr(self.library, name, None):  # older builds have no step_describe
                 function.argtypes, function.restype = types, ctypes.c_char_p
-        self.takes_block_masks, self.takes_spans, self.takes_e4m3 = map(
-            self._takes, ("block_masks", "spans", "e4m3"))
+        self.takes_block_masks, self.takes_spans, self.takes_e4m3, self.is_backward = map(
+            self._says, ("takes_block_masks", "takes_spans", "takes_e4m3", "is_backward"))
 
-    def _takes(self, what: str) -> bool:
-        if function := getattr(self.library, f"step_takes_{what}", None):  # older builds have none
+    def _says(self, what: str) -> bool:
+        if function := getattr(self.library, f"step_{what}", None):  # older builds have none
             function.restype = ctypes.c_bool
         return bool(function and function())
 
@@ -141,6 +150,10 @@ class StepLibrary:
         """
         _raise(self.library.step_forward(shape.as_c(), mask, prepared, workspace, workspace_bytes,
                                          q, k, v, o, lse, None, *scales))
+
+    def backward(self, shape: Shape, tensors: BackwardTensors, workspace_bytes: int = 0) -> None:
+        """Enqueues a backward pass."""
+        _raise(self.library.step_backward(shape.as_c(), tensors, workspace_bytes, None))
 
 
 def _raise(why: bytes | None) -> None:

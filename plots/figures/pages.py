@@ -30,11 +30,12 @@ SHARED = {"shared_load": "loads", "shared_store": "stores", "ldmatrix": "ldmatri
 LOOPS = {"mma.sync": ("tensor cores", "`mma.sync`", "mma"),
          "wgmma": ("tensor cores", "`wgmma`", "wgmma"),
          "wgmma e4m3": ("tensor cores", "`wgmma` with e4m3", "wgmma_e4m3")}
+BACKWARD_RIVALS = {"fa2": "FlashAttention-2", "cudnn": "cuDNN"}
 RIVALS = {"fa2": "FlashAttention-2", "fa3": "FlashAttention-3",
           "fa3_fp8": "FlashAttention-3 in e4m3", "fp16": "step {before} in fp16"}
 WRITER = "`make pages`"
 MUTANTS = REPOSITORY / "plots/results/mutants.jsonl"
-FOUNDATIONS = REPOSITORY / "plots/results/h200_foundations.jsonl"
+FOUNDATIONS = REPOSITORY / "plots/results/h100_foundations.jsonl"
 
 
 def cells(*words: object) -> str:
@@ -59,8 +60,10 @@ def speed(results: Results, step: str, before: str) -> list[str]:
     columns = [(head_dim, mask) for head_dim in HEAD_DIMS for mask in MASKS]
     own = [record_of(results, step, *column) for column in columns]
     if not any(own):
-        return ["Not measured on a GPU yet: `make bench`."]
+        return [f"Not measured on a GPU yet: `make bench{' BACKWARD=1' * (source_of(step).kind == 'backward')}`."]
     old = [before and record_of(results, before, *column) for column in columns]
+
+    backward = dtype == "bf16"
 
     def row(label: str, cell: Callable[[dict, dict | None], str]) -> list[str]:
         return [label, *(cell(r, o) if r else "–" for r, o in zip(own, old, strict=True))]
@@ -68,7 +71,7 @@ def speed(results: Results, step: str, before: str) -> list[str]:
     rows = [row(f"**{name}**", lambda r, _: f"**{r['tflops']:.4g}**"),
             *(row(f"speedup over {name.format(before=fp16)}", lambda r, _, field=f"speed_over_{short}":
                   f"{r[field]:.3g}" if field in r else "–")
-              for short, name in RIVALS.items() if any(r and f"speed_over_{short}" in r for r in own)),
+              for short, name in (BACKWARD_RIVALS if backward else RIVALS).items() if any(r and f"speed_over_{short}" in r for r in own)),
             row("of the mma.sync ceiling",
                 lambda r, _: f"{100 * r['tflops'] / r['ceiling_mma_tflops']:.0f} %")]
     first = next(r for r in own if r)
@@ -291,6 +294,7 @@ def options(programs: Path) -> str:
 
 def main() -> int:
     results, docs, programs = load(Path(sys.argv[1])), Path(sys.argv[2]), Path(sys.argv[3])
+    results_of = {"forward": results, "backward": load(Path(sys.argv[1]).parent / "backward")}
     for page in docs.rglob("*.md"):
         page.write_text(with_lines(page))
     for page in docs.glob("f[0-9]*.md"):
@@ -308,8 +312,8 @@ def main() -> int:
             print(f"pages: {page} is not written yet")
             continue
         shape = next(shape for shape in SHAPES if step in reports[shape])
-        content = "\n".join([*speed(results, step, before), *masked(results, step),
-                             *roofline(results, step), *lab(reports[shape], step, before, shape)])
+        own = results_of[source_of(step).kind]
+        content = "\n".join([*speed(own, step, before), *masked(own, step), *roofline(own, step), *lab(reports[shape], step, before, shape)])
         page.write_text(with_section(page.read_text(), "numbers", WRITER, content))
     for name, section, content in (("options", "options", options(programs)),
                                    ("specification", "steps", taken(programs)),

@@ -65,11 +65,13 @@ def in_order() -> list[str]:
     return list(dict.fromkeys([*re.findall(r"^- \[.*\]\((step\w+)\.md\)", text, re.MULTILINE), *step_names()]))
 
 
-def table(results: Results, brief: bool = False) -> str:
+def table(results: Results, brief: bool = False, backward_results: Results = Results([])) -> str:
     """The results table in Markdown, with a line on the origin of its numbers; a brief one for docs/index.md."""
     shorts = SHORTS[-1:] if brief else SHORTS
     in_e4m3 = results.steps(**HEADLINE | {"dtype": "e4m3"}, mask="full")
     records = {record["step"]: record for record in results.headline("full") + in_e4m3}
+    behind = backward_results.headline("full")
+    records |= {record["step"]: record for record in behind}
     lines = ["| step | idea | TFLOP/s | " + " | ".join(f"× {SHORT_NAMES[short]}" for short in shorts)
              + " |", f"|---|---|---:|{'---:|' * len(shorts)}"]
     for step in in_order():
@@ -96,6 +98,9 @@ def table(results: Results, brief: bool = False) -> str:
         lines[-1] += f" Step {', '.join(map(name_of, in_e4m3))} and its baseline take e4m3."
     if backward:
         lines[-1] += f" Steps {listed([step.removeprefix('step') for step in backward])} are backward passes."
+    if behind:
+        lines[-1] += (f" They run on the same shape (commit {behind[0]['commit']}, {behind[0]['date'][:10]}, on one "
+                      f"{behind[0]['device']}), and × is then the speedup over the backward passes of the others.")
     return "\n".join(lines)
 
 
@@ -117,11 +122,11 @@ def markup(found: dict) -> str:
             f"not speed, are not shown: {', '.join(masks)}.")
 
 
-def write_pages(root: Path, results: Results, found: dict) -> None:
+def write_pages(root: Path, results: Results, found: dict, backward: Results = Results([])) -> None:
     repository = address.repository(root)
     sections = {
-        "README.md": {"claim": claim(results), "results": table(results), "ladder": markup(found)},
-        "docs/index.md": {"claim": claim(results), "results": table(results, brief=True)}}
+        "README.md": {"claim": claim(results), "results": table(results, backward_results=backward), "ladder": markup(found)},
+        "docs/index.md": {"claim": claim(results), "results": table(results, True, backward)}}
     for name, written in sections.items():
         text = (root / name).read_text(encoding="utf-8")
         for section, content in written.items():
@@ -139,7 +144,7 @@ def main() -> int:
                if (found := figure.data(results)) is not None}
     for name, found in figures.items():
         draw_figure(name, found, root / "docs/pictures", ("svg",))
-    write_pages(root, results, figures[waterfall.NAME])
+    write_pages(root, results, figures[waterfall.NAME], load(Path(sys.argv[2]).parent / "backward"))
     return 0
 
 

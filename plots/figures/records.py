@@ -43,7 +43,9 @@ class Results:
         return self.steps(**HEADLINE, mask=mask)
 
     def dtype_of(self, step: str) -> str:
-        """fp16, or e4m3 for a step that takes nothing else."""
+        """fp16, or e4m3 for a step that takes nothing else, or bf16 for a backward step, as most of its cases are."""
+        if self.select(step=step, kind="backward"):
+            return "bf16"
         return "e4m3" if self.select(step=step, dtype="e4m3") else "fp16"
 
     def panel(self, head_dim: int, mask: str, dtype: str = "fp16") -> list[dict]:

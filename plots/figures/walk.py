@@ -19,10 +19,14 @@ END = STAGES[0].partition("_")[0]  # the step in which the walk ends
 LOG = REPOSITORY / "tests/gpu/h200/walk.log"
 HEADS, SEQLEN = 64, 4096  # of the problem on the GPU: what the lab counts for one head and fewer keys is scaled
 SMALL, KERNEL = 256, "softmax_kernel"
+SCALE = HEADS * (SEQLEN / SMALL)**2
+SCHEDULERS = 132 * 4  # of an H200, each of which can issue an instruction in a cycle
 TIMED = (*STAGES[1:], END)
 METRICS = ("Duration", "L1/TEX Cache Throughput", "L2 Cache Throughput", "DRAM Throughput", "Compute (SM) Throughput",
            "L1/TEX Hit Rate", "L2 Hit Rate", "Registers Per Thread", "Block Limit Registers", "Block Limit Shared Mem",
            "Block Limit Warps", "Theoretical Occupancy", "Achieved Occupancy", "Warp Cycles Per Issued Instruction")
+LIMITS = ("Elapsed Cycles", "DRAM Throughput", "L1/TEX Cache Throughput", "SM Active Cycles", "Compute (SM) Throughput",
+          "Registers Per Thread")
 COPY = 16 * HEADS * SEQLEN**2  # bytes that the kernel reads and writes: a score three times, a probability once
 
 
@@ -52,9 +56,17 @@ def section(name: str, shown: str = "") -> str:
     return text_block("\n".join(line for line, after in pairwise([*lines, ""]) if line != "..." or after != "..."))
 
 
+def metrics_of(stage: str) -> dict[str, tuple[str, str]]:
+    """Value and unit of each line of ncu. Of two lines with one name, the first counts."""
+    lines = re.findall(r"^ {4}(\S.*?) {2,}(?:(\S+) +)?([\d.,]+)$", transcripts()[f"ncu_{stage}"], re.MULTILINE)
+    return {name: (value, unit) for name, unit, value in reversed(lines)}
+
+
 def hints(stage: str, words: str) -> str:
-    """What ncu concludes of a stage, where it says one of these words: the first sentence, and those with numbers."""
-    blocks = []
+    """What ncu prints of the limits of a stage, and what it concludes where it says one of these words: the first
+    sentence, and those with numbers."""
+    found = metrics_of(stage)
+    blocks = ["\n".join(f"{name:<24}{' '.join(found[name])}".rstrip() for name in LIMITS)]
     for gain, hint in re.findall(r"^ +OPT +(Est\. .*\n)?(.*\n(?: {6,}\S.*\n)*)", transcripts()[f"ncu_{stage}"], re.MULTILINE):
         first, *others = re.split(r"(?<=[a-z)]\.)\s*(?=[A-Z])", " ".join(hint.split()))
         if re.search(words, hint):
@@ -65,9 +77,8 @@ def hints(stage: str, words: str) -> str:
 
 def metrics() -> str:
     """Lines of ncu, for all stages beside each other."""
-    pattern = re.compile(r"^ {4}(\S.*?) {2,}(?:(\S+) +)?([\d.,]+)$", re.MULTILINE)
-    found = (reversed(pattern.findall(transcripts()[f"ncu_{stage}"])) for stage in TIMED)
-    columns = [{name: f"{value} {unit}" if unit in ("%", "ms") else value for name, unit, value in lines} for lines in found]
+    columns = [{name: f"{value} {unit}" if unit in ("%", "ms") else value for name, (value, unit) in metrics_of(stage).items()}
+               for stage in TIMED]
     rows = [[name, *(column.get(name, "–") for column in columns)] for name in METRICS]
     return "\n".join(table("What ncu prints of each stage:", ["", *(f"`{stage}`" for stage in TIMED)], rows)).strip()
 
@@ -115,22 +126,24 @@ def stages(programs: Path, scratch: Path) -> str:
         report = report_of(Program(stage, programs / ("walk" if stage != END else "")), stage,
                            f"-n {SMALL} -H 1 -d 32", scratch)
         (counted,) = [record for record in report.of("kernel") if record["kernel"] == KERNEL]
-        bound = {record["unit"]: record["least_ms"] / record["work"] * HEADS * (SEQLEN / SMALL)**2
+        bound = {record["unit"]: record["least_ms"] / record["work"] * SCALE
                  for record in report.of("bound") if record["work"]}
         sectors = counted["global_load_sectors"] + counted["global_store_sectors"]
         wavefronts = counted["shared_load_wavefronts"] + counted["shared_store_wavefronts"]
+        cycles, issued = (float(metrics_of(stage)[name][0].replace(",", "")) for name in (LIMITS[0], LIMITS[4]))
         time = float(re.search(r"^time +([\d.]+) ms", profile_of(stage), re.MULTILINE)[1])
         rows.append([
             f"`{stage}`", f"{counted['global_load_sectors'] / counted['global_load_requests']:.0f}",
             f"{bound['device memory'] * sectors * SECTOR_BYTES:.1f} ms",
             f"{counted['shared_load_most_ways']}-way" if wavefronts else "–",
             f"{bound['shared memory'] * wavefronts:.1f} ms" if wavefronts else "–",
-            f"{time:.1f} ms", f"{COPY / time * 1e-9:.2f} TB/s"])
+            f"{time:.1f} ms", f"{COPY / time * 1e-9:.2f} TB/s",
+            f"{cycles * SCHEDULERS * issued / 100 / (COPY / 16 / 32):.0f}"])
     return "\n".join(table(
         f"The softmax at B * H = {HEADS}, N = {SEQLEN} on an H200: least times from the lab's counts, and times as "
-        "`make profile` measured them:",
+        f"`make profile` measured them. A copy of device memory reaches {SCALE / bound['device memory'] * 1e-9:.2f} TB/s:",
         ["stage", "sectors a load", "device memory, if no cache helped", "loads of shared memory",
-         "shared memory at least", "time", "speed"], rows)).strip()
+         "shared memory at least", "time", "speed", "instructions for 32 scores"], rows)).strip()
 
 
 def blocks(programs: Path, scratch: Path) -> dict[str, str]:

@@ -54,7 +54,8 @@ class Entry(NamedTuple):
     def facts(self) -> str:
         lesson = f"Lesson {LESSONS[self.name]} · level" if self.name in LESSONS else "Level"
         return (f"{lesson} {self.level} · about {self.minutes} minutes · "
-                f"{EXERCISES[self.name].points} points · `make {self.name}`")
+                f"{EXERCISES[self.name].points} points · `make {self.name}` "
+                "([how to work on an exercise](../../docs/classroom.md))")
 
 
 def plan() -> dict[str, list[str]]:
@@ -65,13 +66,15 @@ def plan() -> dict[str, list[str]]:
 
 
 def lessons() -> dict[str, str]:
-    """ "1, class" or "1, home" for an exercise, "1" for a broken kernel; nothing for those of no lesson."""
+    """ "1, class" or "1, home" for an exercise; of the broken kernels of a lesson the first is for the class.
+    Nothing for those of no lesson."""
     found = {}
     for number, _, _, in_class, _, at_home, broken in plan().values():
         found |= {name: f"{number}, home" for name in re.findall(r"exf?\d\d[a-z]?", at_home)}
         found |= {name: f"{number}, class" for name in re.findall(r"exf?\d\d[a-z]?", in_class)}
-        for first, last in re.findall(r"(\d+)(?: to (\d+))?", broken):
-            found |= {f"broken{i:02}": number for i in range(int(first), int(last or first) + 1)}
+        kernels = [i for first, last in re.findall(r"(\d+)(?: to (\d+))?", broken)
+                   for i in range(int(first), int(last or first) + 1)]
+        found |= {f"broken{i:02}": f"{number}, class" if i == kernels[0] else number for i in kernels}
     return found
 
 

@@ -9,6 +9,7 @@ A program of chapter 0 checks its result itself, and its exit code says whether 
 """
 
 import fcntl
+import functools
 import json
 import os
 import re
@@ -54,6 +55,7 @@ CONFIGS = re.compile(r"(Config(?:<[\w, ]*>)? CONFIGS\[\] = \{).*?(\};)", re.DOTA
 
 # --- Files -----------------------------------------------------------------------------------------
 
+@functools.cache
 def file_of(name: str, ending: str) -> Path | None:
     return next(FOLDER.glob(f"{name}_*{ending}"), None)
 

@@ -32,9 +32,9 @@ COURSE = (
     )),
     Chapter("Threads and warps", (
         ("ex02", 1, 30, "reductions over a warp by shuffles; coalesced loops"),
+        ("broken16", 1, 20, "reading counts of sectors line by line"),
         ("ex01", 1, 20, "indices of heads and batch entries, strides, grouped heads"),
         ("ex03", 1, 25, "bounds of incomplete tiles, and who must reach a barrier"),
-        ("broken16", 1, 20, "reading counts of sectors line by line"),
     )),
     Chapter("The online softmax", (
         ("ex05", 1, 20, "the update of l and O when the maximum grows"),

@@ -8,7 +8,7 @@ from tests.docs.conftest import EXPLORERS, SITE, wait_for_formulas
 
 # Of each kind a page that is short or has much that others lack.
 KINDS = [*(f"explorers/{name}.html" for name in EXPLORERS), "search.html?q=bank+conflict", "log2_cuh.html",
-         "source/log2.cuh.html", *(f"{name}.html" for name in ("index", "step04", "online-softmax", "glossary", "lab"))]
+         "source/log2.cuh.html", *(f"{name}.html" for name in ("index", "step04", "online-softmax", "f01"))]
 ALL = sorted(str(path.relative_to(SITE)) for path in SITE.rglob("*.html") if "mathjax" not in path.parts)
 # Without what file:// has not: XMLHttpRequest, and messages to the frames, whose pages are looked at themselves.
 OPTIONS = {"preload": False, "iframes": False, "resultTypes": ["violations"]}

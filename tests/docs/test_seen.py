@@ -7,7 +7,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Page
 
-from tests.docs.conftest import SITE, WRITTEN
+from tests.docs.conftest import SITE, WRITTEN, wait_for_formulas
 from tests.docs.test_site import MARKUP, links_of
 from tests.lib.programs import REPOSITORY
 
@@ -40,6 +40,7 @@ SEARCHED = {
     "memory bound": "roofline", "kernel fusion": "step02", "sliding window": "block-masks",
     "numerical stability": "online-softmax", "step 04": "step04", "exercise 05": "ex05_rescale",
     "step 04 real model input": "real-input", "backward pass": "gradients", "gradient": "gradients",
+    "why is my kernel slow": "debugging", "grading": "teaching", "lesson plan": "teaching",
     # Of chapter 0.
     "first program": "f01", "cudaMalloc": "f01", "nvcc": "f01", "array of structures": "f02", "transposition": "f03",
     "reduction": "f04", "deterministic": "f04", "prefix sum": "f05", "look-back": "f05b", "deadlock": "f10"}
@@ -206,7 +207,7 @@ def test_pictures_on_dark_pages(page: Page) -> None:
             continue
         kinds |= shown_here
         opened(page, name)
-        page.wait_for_load_state("networkidle")  # until then formulas and pictures move what is below
+        wait_for_formulas(page)  # until then they move what is below
         page.evaluate("Promise.all([...document.querySelectorAll('article img')].map(img => img.decode().catch(() => 0)))")
         assert page.locator("body").get_attribute("data-theme") == "dark"
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")

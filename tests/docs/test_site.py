@@ -101,6 +101,12 @@ BROKEN_WORDS = r"""() => {
   return found;
 }"""
 
+# The formulas of which a part cannot be seen, neither at once nor by scrolling.
+CUT = r"""() => [...document.querySelectorAll('article div.math')]
+  .filter(box => box.checkVisibility() && (box.scrollWidth > box.clientWidth && getComputedStyle(box).overflowX !== 'auto'
+    || box.scrollHeight > box.clientHeight))
+  .map(box => `a part of a formula cannot be seen: ${box.scrollWidth} x ${box.scrollHeight}`)"""
+
 # The visible pictures of a page that cannot be loaded. Those of the other scheme may still be on their way.
 NOT_LOADED = """() => Promise.all([...document.querySelectorAll('article img')]
   .filter(img => img.checkVisibility())
@@ -220,6 +226,7 @@ def wrong_in(page: Page, width: int) -> list[str]:
     page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
     wrong += [f"shown: {text}" for text in page.evaluate(MARKUP)]
     wrong += [f"broken word: {word}" for word in page.evaluate(BROKEN_WORDS)]
+    wrong += page.evaluate(CUT)
     for scheme in SCHEMES if width == WIDTHS[-1] else ():
         page.emulate_media(color_scheme=scheme)
         wrong += [f"low contrast: {text}" for text in page.evaluate(LOW_CONTRAST)]

@@ -1,7 +1,7 @@
 """The backward pass in NumPy, in fp64, and when gradients are right; no code is shared with the C
 sources."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import numpy as np
 from tests.lib.masks import preset
 from tests.lib.problem import Problem
 from tests.lib.programs import Program, read_records, write_inputs
-from tests.lib.reference import UNIT, round_to
+from tests.lib.reference import FORMATS, UNIT, round_to
 
 NAMES = ("dq", "dk", "dv")
 # distances() of right gradients: errors of 16 bits, and of O, which is rounded before D is made of it.
@@ -94,7 +94,8 @@ def _answer(dtype: str, factor: float, x: np.ndarray, y: np.ndarray, fp32: np.nd
     spread = factor * np.sqrt(summed((x * x) @ (y_norms**2)[..., None])[..., 0])
     size = factor * summed(fp32 @ y_norms[..., None])[..., 0]
     norms, of_base = _norms(value), _norms(base - value)
-    some = norms > 0
+    mantissa_bits, least_exponent, _ = FORMATS[dtype]
+    some = norms > np.maximum(2.0**-21 * size, 2.0 ** (least_exponent - mantissa_bits))
     usual = np.minimum(of_base[some], 2 * unit * spread[some] + unit * norms[some]) / norms[some]
     allowed = 2 * max(unit, usual.max(initial=0.0))
     likely, most = 2 * unit * spread, unit * (_norms(magnitude) + norms)
@@ -103,12 +104,14 @@ def _answer(dtype: str, factor: float, x: np.ndarray, y: np.ndarray, fp32: np.nd
 
 
 def answers(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray, d_o: np.ndarray, o: np.ndarray,
-            lse: np.ndarray) -> list[Answer]:
-    """dQ, dK and dV from all that a backward step gets, with the tolerances of docs/correctness.md."""
+            lse: np.ndarray, attended: np.ndarray | None = None, names: Sequence[str] = NAMES) -> list[Answer]:
+    """dQ, dK and dV, or those of them that are named, from all that a backward step gets, with the tolerances of
+    docs/correctness.md. `attended` is the mask, where there are only some of the queries and keys of the problem."""
+    attended = preset(p) if attended is None else attended
     group, scale = p.heads // p.kv_heads, p.scale_used()
     keys, values = (np.repeat(x, group, axis=1) for x in (k, v))
     with np.errstate(over="ignore", invalid="ignore"):  # where nothing is attended, LSE is -inf
-        probs = np.where(preset(p), np.exp(scale * q @ keys.swapaxes(-1, -2) - lse[..., None]), 0)
+        probs = np.where(attended, np.exp(scale * q @ keys.swapaxes(-1, -2) - lse[..., None]), 0)
     ds = probs * (d_o @ values.swapaxes(-1, -2) - (d_o * o).sum(-1, keepdims=True))
     sizes = _norms(d_o)[..., None] * (_norms(values)[..., None, :] + _norms(o)[..., None])
 
@@ -120,9 +123,10 @@ def answers(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray, d_o: np.nda
 
     def summed(x: np.ndarray) -> np.ndarray:
         return x.reshape(p.batch, p.kv_heads, group, *x.shape[2:]).sum(2)
-    return [_answer(p.dtype, scale, ds, keys, of_ds, lambda x: x),
-            _answer(p.dtype, scale, transposed(ds), q, transposed(of_ds), summed),
-            _answer(p.dtype, 1.0, transposed(probs), d_o, transposed(of_probs), summed)]
+    of = {"dq": (scale, ds, keys, of_ds, lambda x: x),
+          "dk": (scale, transposed(ds), q, transposed(of_ds), summed),
+          "dv": (1.0, transposed(probs), d_o, transposed(of_probs), summed)}
+    return [_answer(p.dtype, *of[name]) for name in names]
 
 
 def mistakes(expected: list[Answer], found: list[np.ndarray]) -> list[str]:

@@ -176,6 +176,7 @@ SCALAR = [
 BACKWARD = [
     "-b 1 -H 3 -G 1 -n 40 -k 34 -d 64 -m causal -t bf16",
     "-b 1 -H 1 -n 33 -k 40 -d 64 -i spiky",
+    "-b 1 -H 1 -n 40 -k 41 -d 64 -m causal",  # one key in the last tile of the first queries
     "-b 1 -H 1 -n 20 -k 33 -d 128 -m causal",
     "-b 1 -H 1 -n 18 -k 20 -d 256 -m causal -t bf16",
     "-b 1 -H 1 -n 30 -k 50 -d 128 -i sink",

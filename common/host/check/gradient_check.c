@@ -115,7 +115,8 @@ static void compare_row(const GradientJudgement *j, Gradient g, size_t index,
       .most = u * (row_length(reference->magnitude, dim) + row_length(reference->value, dim)),
       .likely = 2 * u * reference->spread};
   finding->fp32 = FP32_ERROR * reference->fp32_size;
-  if (finding->norm > 0) {
+  /* Less than this may be what sums of doubles have lost, or is 0 in 16 bits. */
+  if (finding->norm > fmax(finding->fp32, (double)element_value(p->dtype, 1))) {
     finding->usual_error =
         fmin(finding->limits.base / finding->norm, finding->limits.likely / finding->norm + u);
   }

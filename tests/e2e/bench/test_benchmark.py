@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from plots.bench import builds, run
+from plots.bench.backward import BackwardInputs, ExactGradients
 from plots.bench.cases import DENSE, Case, all_cases, quick_cases
 from plots.bench.contestants import (BASELINES, Inputs, StepCall, row_spans, saved_masks,
                                      to_16_bits)
@@ -20,6 +22,7 @@ from plots.bench.exact import Exact
 from plots.bench.step_library import Device, StepLibrary
 from plots.bench.turns import WARM_UPS, Plan, Stopwatch
 from tests.lib import masks
+from tests.lib.gradients import answers, forward, gradients
 from tests.lib.kinds import FP8_STEPS, MASK_STEPS, MMA_STEPS, NAIVE, SCALAR_STEPS, SPAN_STEPS
 from tests.lib.problem import Problem
 from tests.lib.programs import Program, REPOSITORY, STEP_DIR, read_records
@@ -134,7 +137,10 @@ class FakeTensor(np.ndarray):
 
     transpose = np.ndarray.swapaxes
     to = lambda self, _: self  # noqa: E731
-    cpu = numpy = lambda self: self
+    cpu = numpy = requires_grad_ = lambda self: self
+    contiguous = lambda self: self.copy()  # noqa: E731
+    copy_ = lambda self, other: np.copyto(self, other)  # noqa: E731
+    data = property(lambda self: self)
 
 
 class FakeTorch:
@@ -197,6 +203,63 @@ def test_flash_attention_3_in_e4m3(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
                       cases=[Case(70, 64, "causal", "e4m3", batch=2, heads=3)])
     (record,) = read_records(path)
     assert (record["short"], record["dtype"], record["right"]) == ("fa3_fp8", "e4m3", factor == 1)
+
+
+class BackwardTorch(FakeTorch):
+    """A PyTorch with the backward passes of its kernels, in NumPy."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__(factor=factor)
+        self.nn = SimpleNamespace(
+            attention=SimpleNamespace(sdpa_kernel=lambda _: nullcontext(), SDPBackend=SimpleNamespace(
+                FLASH_ATTENTION=0, CUDNN_ATTENTION=1)),
+            functional=SimpleNamespace(scaled_dot_product_attention=self.attention))
+        self.autograd = SimpleNamespace(grad=self.grad)
+
+    def attention(self, q: FakeTensor, k: FakeTensor, v: FakeTensor, is_causal: bool) -> FakeTensor:
+        self.causal = is_causal
+        return np.full_like(q, np.nan)  # O of the steps takes its place
+
+    def grad(self, o: FakeTensor, leaves: list[FakeTensor], d_o: FakeTensor, retain_graph: bool) -> list:
+        assert retain_graph and np.isfinite(o).all()
+        p = Problem(*o.shape[:2], seqlen=o.shape[2], head_dim=o.shape[3], mask="causal" if self.causal else "full")
+        found = answers(p, *leaves, d_o, o, forward(p, *leaves)[2])
+        return [(self.factor * answer.value).view(FakeTensor) for answer in found]
+
+
+@pytest.mark.parametrize("dtype, mask, factor", [("fp16", "causal", 1), ("bf16", "full", 1), ("fp16", "full", 1.01)])
+def test_backward_steps_are_compared_with_backward_passes(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dtype: str, mask: str, factor: float) -> None:
+    """All gradients are checked; a baseline whose gradients are wrong by 1 % is not timed."""
+    step = step_names("backward")[-1]
+    monkeypatch.setattr(run, "backward_cases", lambda: [Case(70, 64, mask, dtype, 2, 3, "backward")])
+    code, path = command(monkeypatch, tmp_path, torch=BackwardTorch(factor), backward=True,
+                         steps=[step, MMA_STEPS[-1]])
+    assert path == tmp_path / "results/backward/bench_0123456789ab.jsonl"
+    own, *baselines = read_records(path)
+    entries = 2 * 3 * (70 * 70 if mask == "full" else 70 * 71 // 2)
+    assert (own["step"], own["kind"], own["right"], own["flops"]) == (step, "backward", True, 640 * entries)
+    assert own["must_move_bytes"] == 2 * 3 * 70 * (8 * 2 * 64 + 4)
+    assert [record["short"] for record in baselines] == ["fa2", "cudnn"]
+    right = factor == 1
+    assert code == 1 - right and all(record["right"] is right for record in baselines)
+    assert ("speed_over_fa2" in own) is right and all(("tflops" in record) is right for record in baselines)
+
+
+@pytest.mark.parametrize("gradient", [0, 1, 2])
+@pytest.mark.parametrize("wrong", [1.05, np.nan])
+def test_a_wrong_gradient_is_found(gradient: int, wrong: float) -> None:
+    """The last query reads all keys, so its row is wrong in dQ, and that of the last key in dK and dV."""
+    case = Case(70, 64, "causal", "fp16", 1, 2, "backward")
+    library = StepLibrary(STEP_DIR / f"lib{step_names('backward')[0]}.so")
+    inputs = BackwardInputs(Device(library), library, case)
+    exact = ExactGradients(case, inputs)
+    q, k, v, d_o = (np.stack([inputs.head(0, head)[i] for head in range(2)])[None] for i in range(4))
+    found = gradients(Problem(heads=2, seqlen=70, head_dim=64, mask="causal"), q, k, v, d_o)
+    assert exact.judge(lambda b, h: tuple(x[b, h] for x in found))["right"]
+    found[gradient][0, 1, -1] *= wrong
+    verdict = exact.judge(lambda b, h: tuple(x[b, h] for x in found))
+    assert verdict["right"] is False and json.dumps(verdict, allow_nan=False)
 
 
 def test_inputs_in_e4m3_are_those_of_the_programs() -> None:
@@ -281,7 +344,7 @@ def test_spans_of_a_mask(mask: str) -> None:
 
 def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, commit: str = "0123456789ab",
             torch: object = None, cases: Sequence[Case] = (SMALL, replace(SMALL, mask="full")),
-            **options: object) -> tuple[int, Path]:
+            steps: Sequence[str] = MMA_STEPS[-1:], **options: object) -> tuple[int, Path]:
     """make bench with small cases: its exit code and the records."""
     for name, value in {"measure_ceilings": lambda _: ORIGIN | {"commit": commit},
                         "torch_on_a_gpu": lambda: torch, "Plan": partial(Plan, 0.0),
@@ -290,13 +353,13 @@ def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, commit: str = "0123
         monkeypatch.setattr(run, name, value)
     build = tmp_path / "build"
     build.mkdir(exist_ok=True)
-    for name in (f"lib{MMA_STEPS[-1]}.so", MMA_STEPS[-1]):
+    for name in (name for step in steps for name in (f"lib{step}.so", step)):
         (build / name).unlink(missing_ok=True)
         (build / name).symlink_to(STEP_DIR / name)
     words = SimpleNamespace(**{"build": build, "results": tmp_path / "results", "quick": False,
-                               "only": []} | options)
+                               "backward": False, "only": []} | options)
     code = run.run(words)
-    (path,) = [*tmp_path.glob("results/h200/*"), *build.glob("bench.jsonl")]
+    (path,) = [*tmp_path.glob("results/*/*"), *build.glob("bench.jsonl")]
     return code, path
 
 

@@ -27,6 +27,11 @@ def check_sample(step: Program, directory: Path, *options: object, rows: int) ->
     return record
 
 
+def head_dim_of(step: Program) -> int:
+    """128, or what the step takes."""
+    return Problem(head_dim=128).for_step(step).head_dim
+
+
 def test_more_heads_than_a_grid_dimension(step: Program, tmp_path: Path) -> None:
     """B * H > 65535, the limit of gridDim.y and gridDim.z."""
     p = Problem(batch=70000, seqlen=4, head_dim=64).for_step(step)
@@ -39,7 +44,7 @@ def test_q_and_o_of_more_than_2_31_elements(step: Program, tmp_path: Path) -> No
     """The last rows are beyond the reach of a 32-bit offset; the sample contains them."""
     seqlen = 17_000_000
     assert seqlen * 128 > 2**31
-    check_sample(step, tmp_path, "-b", 1, "-H", 1, "-n", seqlen, "-k", 16, "-d", 128, rows=2000)
+    check_sample(step, tmp_path, "-b", 1, "-H", 1, "-n", seqlen, "-k", 16, "-d", head_dim_of(step), rows=2000)
 
 
 def test_k_and_v_of_more_than_2_31_elements(step: Program, tmp_path: Path) -> None:
@@ -47,7 +52,7 @@ def test_k_and_v_of_more_than_2_31_elements(step: Program, tmp_path: Path) -> No
     layout = ("bhnd", "bnhd")[step_names().index(step.name) % 2]
     heads, seqlen_kv = 1050, 16384
     assert heads * seqlen_kv * 128 > 2**31
-    check_sample(step, tmp_path, "-b", 1, "-H", heads, "-n", 1, "-k", seqlen_kv, "-d", 128,
+    check_sample(step, tmp_path, "-b", 1, "-H", heads, "-n", 1, "-k", seqlen_kv, "-d", head_dim_of(step),
                  "--layout", layout, rows=heads)
 
 
@@ -55,8 +60,8 @@ def test_k_and_v_of_more_than_2_31_elements(step: Program, tmp_path: Path) -> No
 @pytest.mark.parametrize("mask", ["full", "causal"])
 def test_longest_sequence(step: Program, tmp_path: Path, dtype: str, mask: str) -> None:
     """The largest shape in the figures."""
-    check_sample(step, tmp_path, "-b", 1, "-H", 16, "-n", 16384, "-d", 128, step.dtype_option, dtype,
-                 "-m", mask, rows=2000)
+    check_sample(step, tmp_path, "-b", 1, "-H", 16, "-n", 16384, "-d", head_dim_of(step),
+                 step.dtype_option, dtype, "-m", mask, rows=2000)
 
 
 def test_scores_that_do_not_fit_are_computed_and_timed_in_passes(tmp_path: Path) -> None:

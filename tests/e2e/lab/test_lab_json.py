@@ -67,7 +67,7 @@ def test_fields_are_documented(kind_step: Program, tmp_path: Path) -> None:
     records = report(kind_step, tmp_path, "-n", 64, "-j", path)
     (record,) = read_records(path)
     lab = {field.removeprefix("lab_") for field in record if field.startswith("lab_")}
-    assert lab == {"findings", *counts_in(records[0])} | {f for f in records[0] if "most_" in f}
+    assert lab == {"findings", "notes", *counts_in(records[0])} | {f for f in records[0] if "most_" in f}
     assert set().union(*records) | lab <= documented
 
 

@@ -267,7 +267,7 @@ def test_tests_on_a_gpu_end_at_once_without_one(tree: Tree) -> None:
 INSTALLER = """#!/bin/sh
 echo "{name} $*" >> {log}
 case "$*" in *install*|*venv*) sleep 0.2;; esac
-case "$*" in *" breathe,"*) exit 1;; *venv*) mkdir -p .venv/bin; cp {path} .venv/bin/python;; esac
+case "$*" in *" breathe "*) exit 1;; *venv*) mkdir -p .venv/bin; cp {path} .venv/bin/python;; esac
 """
 
 

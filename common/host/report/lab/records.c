@@ -69,6 +69,7 @@ static void add_run(const RunRecord *run, FILE *lines) {
   json_string(&object, "commit", version_commit());
   if (run->add_problem != NULL) run->add_problem(&object, run);
   json_integer(&object, "findings", (int64_t)run->lab.findings);
+  json_integer(&object, "notes", (int64_t)run->lab.notes);
   add_counts(&object, "", &run->lab.counts);
   end(&object, lines);
 }
