@@ -14,9 +14,9 @@ struct Nothing {
 };
 
 /** As the products below, with both operands in shared memory: C += A B for 16 M rows of A, of
- * A_COLUMNS columns, and for 8 N of the B_COLUMNS columns of B: `a` and `b` are the addresses of
- * this lane's chunks in them, a_lane(). `beside` is called after the mma of each of A_COLUMNS / 16
- * * N / 2 steps. */
+ * A_COLUMNS columns, and for 8 N of the B_COLUMNS columns of B. `a` and `b` are the addresses of
+ * this lane's chunks in them, a_lane(). `beside` is called after the mma of each step, of which
+ * there are A_COLUMNS / 16 * N / 2. */
 template <typename T, int A_COLUMNS, int B_COLUMNS, int M, int N, typename Beside = Nothing>
 __device__ __forceinline__ void multiply_shared(float (&c)[M][N][4], uint32_t a, uint32_t b,
                                                 Beside beside = Beside()) {
