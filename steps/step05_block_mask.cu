@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(THREADS)
   const int list =
       list_of_head(lists, head / problem.q_heads, head % problem.q_heads) * lists.q_tiles;
   // The tiles of queries with the longest lists start first.
-  const QueryTile own = lists.order[list + row.entry];
+  const QueryList own = lists.order[list + row.entry];
   const KeyTile *tiles = lists.tiles + (int64_t)(list + own.q_tile) * lists.most_tiles;
   const int first_q = own.q_tile * Tile::BLOCK_M;
   // [find_row]

@@ -7,6 +7,44 @@
 
 #include "device/backward_tile.cuh"
 
+/** What runs beside the mma of a product: nothing. */
+struct Nothing {
+  /** After the mma of a step. */
+  __device__ __forceinline__ void operator()(int) const {}
+};
+
+/** As the products below, with both operands in shared memory: C += A B for 16 M rows of A, of
+ * A_COLUMNS columns, and for 8 N of the B_COLUMNS columns of B. `a` and `b` are the addresses of
+ * this lane's chunks in them, a_lane(). `beside` is called after the mma of each step, of which
+ * there are A_COLUMNS / 16 * N / 2. */
+template <typename T, int A_COLUMNS, int B_COLUMNS, int M, int N, typename Beside = Nothing>
+__device__ __forceinline__ void multiply_shared(float (&c)[M][N][4], uint32_t a, uint32_t b,
+                                                Beside beside = Beside()) {
+  constexpr int PAIRS = N / 2;
+  uint32_t rows[2][M][4];
+  load_ahead<A_COLUMNS / 16 * PAIRS, AHEAD<M, B_COLUMNS>>(
+      [&](uint32_t(&columns)[4], int index) {
+        const int k = index / PAIRS, n = index % PAIRS;
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+          if (n > 0) continue;
+          ldmatrix_x4(rows[k % 2][i],
+                      shared_pointer(more_chunks<A_COLUMNS>(a, 2 * k) + 16 * i * 2 * A_COLUMNS));
+        }
+        ldmatrix_x4_trans(
+            columns, shared_pointer(more_chunks<B_COLUMNS>(b, 2 * n) + 16 * k * 2 * B_COLUMNS));
+      },
+      [&](const uint32_t(&columns)[4], int index) {
+        const int k = index / PAIRS, n = index % PAIRS * 2;
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+          mma_m16n8k16<T>(c[i][n], rows[k % 2][i], columns[0], columns[1]);
+          mma_m16n8k16<T>(c[i][n + 1], rows[k % 2][i], columns[2], columns[3]);
+        }
+        beside(index);
+      });
+}
+
 // As in steps/step14b_backward_mma.cu:
 
 /** C += A B^T for 16 M rows of A and 8 N rows of B, all of HEAD_DIM columns: `a` and `b` are the
@@ -56,45 +94,6 @@ __device__ __forceinline__ void multiply_columns(float (&c)[M][HEAD_DIM / MMA_N]
           mma_m16n8k16<T>(c[i][d], a[i][k], rows[0], rows[1]);
           mma_m16n8k16<T>(c[i][d + 1], a[i][k], rows[2], rows[3]);
         }
-      });
-}
-
-/** What runs beside the mma of a product: nothing. */
-struct Nothing {
-  /** After the mma of a step. */
-  __device__ __forceinline__ void operator()(int) const {}
-};
-
-// In the same way, with both operands in shared memory:
-
-/** C += A B for 16 M rows of A, of A_COLUMNS columns, and for 8 N of the B_COLUMNS columns of B:
- * `a` and `b` are the addresses of this lane's chunks in them, a_lane(). `beside` is called after
- * the mma of each of A_COLUMNS / 16 * N / 2 steps. */
-template <typename T, int A_COLUMNS, int B_COLUMNS, int M, int N, typename Beside = Nothing>
-__device__ __forceinline__ void multiply_shared(float (&c)[M][N][4], uint32_t a, uint32_t b,
-                                                Beside beside = Beside()) {
-  constexpr int PAIRS = N / 2;
-  uint32_t rows[2][M][4];
-  load_ahead<A_COLUMNS / 16 * PAIRS, AHEAD<M, B_COLUMNS>>(
-      [&](uint32_t(&columns)[4], int index) {
-        const int k = index / PAIRS, n = index % PAIRS;
-#pragma unroll
-        for (int i = 0; i < M; i++) {
-          if (n > 0) continue;
-          ldmatrix_x4(rows[k % 2][i],
-                      shared_pointer(more_chunks<A_COLUMNS>(a, 2 * k) + 16 * i * 2 * A_COLUMNS));
-        }
-        ldmatrix_x4_trans(
-            columns, shared_pointer(more_chunks<B_COLUMNS>(b, 2 * n) + 16 * k * 2 * B_COLUMNS));
-      },
-      [&](const uint32_t(&columns)[4], int index) {
-        const int k = index / PAIRS, n = index % PAIRS * 2;
-#pragma unroll
-        for (int i = 0; i < M; i++) {
-          mma_m16n8k16<T>(c[i][n], rows[k % 2][i], columns[0], columns[1]);
-          mma_m16n8k16<T>(c[i][n + 1], rows[k % 2][i], columns[2], columns[3]);
-        }
-        beside(index);
       });
 }
 

@@ -22,7 +22,7 @@ struct alignas(8) KeyTile {
 };
 
 /** What a thread block needs to know of its tile of queries first; read by one load. */
-struct alignas(16) QueryTile {
+struct alignas(16) QueryList {
   int q_tile;     /**< its queries begin at q_tile * block_m */
   int tile_count; /**< length of its list */
   KeyTile first;  /**< the first tile of its list */
@@ -36,7 +36,7 @@ struct TileLists : PartialTiles {
   int batches, heads; /**< lists are shared like the masks */
   int64_t rows;       /**< batches * heads * q_tiles, the number of lists */
   int *counts;        /**< [batches * heads][q_tiles]: length of each list */
-  QueryTile *order;   /**< [batches * heads][q_tiles], longest list first */
+  QueryList *order;   /**< [batches * heads][q_tiles], longest list first */
   KeyTile *tiles;     /**< [batches * heads][q_tiles][most_tiles] */
   size_t bytes;       /**< of these arrays and the bits */
 };
@@ -49,7 +49,7 @@ __device__ __forceinline__ int list_of_head(const TileLists &lists, int batch, i
 /** What a thread block computes: a tile of queries of one head. */
 struct BlockWork {
   int head;             /**< counted through the whole batch */
-  QueryTile own;        /**< its tile of queries */
+  QueryList own;        /**< its tile of queries */
   const KeyTile *tiles; /**< [own.tile_count + 1] */
 };
 
@@ -59,7 +59,7 @@ __device__ __forceinline__ BlockWork work_of_block(const Problem &problem, const
   const BlockRow row = row_of_block(problem, lists.heads_per_wave, lists.q_tiles, block);
   const int batch = row.head / problem.q_heads, head = row.head % problem.q_heads;
   const int list = list_of_head(lists, batch, head) * lists.q_tiles;
-  const QueryTile own = lists.order[list + row.entry];
+  const QueryList own = lists.order[list + row.entry];
   return {row.head, own, lists.tiles + (int64_t)(list + own.q_tile) * lists.most_tiles};
 }
 
@@ -87,7 +87,7 @@ static TileLists lay_out_tile_lists(const Problem *problem, const BlockMask *m,
     return start;
   };
   lists.counts = (int *)reserve(lists.rows * sizeof *lists.counts);
-  lists.order = (QueryTile *)reserve(lists.rows * sizeof *lists.order);
+  lists.order = (QueryList *)reserve(lists.rows * sizeof *lists.order);
   lists.tiles = (KeyTile *)reserve((size_t)lists.rows * lists.most_tiles * sizeof *lists.tiles);
   lists.bits = (uint32_t *)reserve(bytes_of_bits(lists));
   return lists;
