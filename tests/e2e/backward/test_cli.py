@@ -85,5 +85,5 @@ def test_nan_in_d_o_spreads_to_its_row_of_dq_and_to_all_keys(step: Program, tmp_
 def test_outputs_are_written_to_an_existing_directory(one: Program, tmp_path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "dq.npy").write_text("old")
-    one.run_right("-n", 20, "-o", tmp_path / "out")
+    one.run_right("-b", 1, "-H", 2, "-n", 20, "-d", 64, "-o", tmp_path / "out")
     assert np.load(tmp_path / "out" / "dq.npy").shape == (1, 2, 20, 64)

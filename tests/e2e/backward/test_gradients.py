@@ -78,6 +78,7 @@ def test_bits_are_the_same_every_time(step, tmp_path) -> None:
     assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
+@pytest.mark.cpu_only("the lab is part of the CPU backend")
 def test_the_lab_finds_nothing(step) -> None:
     for problem in (("-n", 70, "-k", 45, "-H", 4, "-G", 2, "-m", "causal"), ("-n", 33, "-k", 130, "-t", "bf16")):
         done = step.run_right(*problem, "--report")
