@@ -115,7 +115,7 @@ def answers(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray, d_o: np.nda
     ds = probs * (d_o @ values.swapaxes(-1, -2) - (d_o * o).sum(-1, keepdims=True))
     sizes = _norms(d_o)[..., None] * (_norms(values)[..., None, :] + _norms(o)[..., None])
 
-    of_scores = np.where(probs > 0, np.abs(lse)[..., None], 0)  # where P counts, scores are as large
+    of_scores = np.where(probs > 0, (1 + p.head_dim / 64) * np.abs(lse)[..., None], 0)
     of_ds, of_probs = probs * sizes + of_scores * np.abs(ds), probs * (1 + of_scores)
 
     def transposed(x: np.ndarray) -> np.ndarray:

@@ -157,14 +157,15 @@ static void add_block(const Job *job, Work *work, Row *row, int64_t own, int64_t
     const double lse = (double)job->inputs->lse[query], prob = exp(p->scale * s[j] - lse);
     const double ds = prob * (dp[j] - job->dots->d[query]);
     const double size = row->b_length * work->b_length[j] + job->dots->size[query];
+    const double of_score = (1 + p->head_dim / 64.0) * fabs(lse); /* docs/correctness.md */
     Sums *sums = row->sums;
     add_term(ds, round_to(p->dtype, ds), work->a[j], p->head_dim, sums);
     sums->spread += ds * work->a_length[j] * ds * work->a_length[j];
-    sums->fp32_size += (prob * size + fabs(lse * ds)) * work->a_length[j];
+    sums->fp32_size += (prob * size + of_score * fabs(ds)) * work->a_length[j];
     if (!job->of_keys) continue;
     add_term(prob, round_to(p->dtype, prob), work->b[j], p->head_dim, sums + 1);
     sums[1].spread += prob * work->b_length[j] * prob * work->b_length[j];
-    sums[1].fp32_size += (1 + fabs(lse)) * prob * work->b_length[j];
+    sums[1].fp32_size += (1 + of_score) * prob * work->b_length[j];
   }
 }
 
