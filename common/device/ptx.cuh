@@ -333,7 +333,8 @@ __device__ __forceinline__ void reduce_add_4(float *global, float x, float y, fl
                "f"(x), "f"(y), "f"(z), "f"(w)
                : "memory");
 #else
-  atomicAdd(global, x), atomicAdd(global + 1, y), atomicAdd(global + 2, z), atomicAdd(global + 3, w);
+  atomicAdd(global, x), atomicAdd(global + 1, y), atomicAdd(global + 2, z),
+      atomicAdd(global + 3, w);
 #endif
 }
 

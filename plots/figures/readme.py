@@ -65,7 +65,7 @@ def in_order() -> list[str]:
     return list(dict.fromkeys([*re.findall(r"^- \[.*\]\((step\w+)\.md\)", text, re.MULTILINE), *step_names()]))
 
 
-def table(results: Results, brief: bool = False, backward_results: Results = Results([])) -> str:
+def table(results: Results, backward_results: Results, brief: bool = False) -> str:
     """The results table in Markdown, with a line on the origin of its numbers; a brief one for docs/index.md."""
     shorts = SHORTS[-1:] if brief else SHORTS
     in_e4m3 = results.steps(**HEADLINE | {"dtype": "e4m3"}, mask="full")
@@ -122,11 +122,11 @@ def markup(found: dict) -> str:
             f"not speed, are not shown: {', '.join(masks)}.")
 
 
-def write_pages(root: Path, results: Results, found: dict, backward: Results = Results([])) -> None:
+def write_pages(root: Path, results: Results, found: dict, backward: Results) -> None:
     repository = address.repository(root)
     sections = {
-        "README.md": {"claim": claim(results), "results": table(results, backward_results=backward), "ladder": markup(found)},
-        "docs/index.md": {"claim": claim(results), "results": table(results, True, backward)}}
+        "README.md": {"claim": claim(results), "results": table(results, backward), "ladder": markup(found)},
+        "docs/index.md": {"claim": claim(results), "results": table(results, backward, True)}}
     for name, written in sections.items():
         text = (root / name).read_text(encoding="utf-8")
         for section, content in written.items():

@@ -22,8 +22,8 @@ typedef struct GradientRow {
   const double *base;      /**< [head_dim] the same with x and the result rounded to 16 bits */
   const double *magnitude; /**< [head_dim] sum of |x| |y| */
   double spread;           /**< root of the sum of (|x| ||y||)^2: length of independent terms */
-  /** Sum of ||y|| times what |x| would be if dP and D did not cancel, and of ||x y|| times the size of
-   * the scores: rounding in fp32 errs by parts of it. */
+  /** Sum of ||y|| times what |x| would be if dP and D did not cancel, and of ||x y|| times the size
+   * of the scores: rounding in fp32 errs by parts of it. */
   double fp32_size;
 } GradientRow;
 

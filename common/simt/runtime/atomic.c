@@ -165,8 +165,8 @@ static SimtAccess access_of(SimtAtomic operation) {
         !atomic_compare_exchange_weak(target, &old, simt_apply_##bits(operation, old, operand))) { \
     }                                                                                              \
     /* Nobody polls by adding a float, so adding 0 is progress, too. */                            \
-    const bool changes = operation == SIMT_ATOMIC_ADD_FLOAT ||                                     \
-                         simt_apply_##bits(operation, old, operand) != old;                        \
+    const bool changes =                                                                           \
+        operation == SIMT_ATOMIC_ADD_FLOAT || simt_apply_##bits(operation, old, operand) != old;   \
     end_atomic(address, access, true, changes, order);                                             \
     return old;                                                                                    \
   }                                                                                                \
