@@ -58,7 +58,7 @@ def test_all_public_addresses_follow_from_one(address: str, tmp_path: Path, monk
     citation = re.sub("^repository-code.*", "", (REPOSITORY / WRITTEN[0]).read_text(), flags=re.MULTILINE)
     (tmp_path / WRITTEN[0]).write_text(citation + f"repository-code: {address}\n" * bool(address))
     results = load(H200)
-    readme.write_pages(tmp_path, results, FIGURES[waterfall.NAME].data(results))
+    readme.write_pages(tmp_path, results, FIGURES[waterfall.NAME].data(results), load(H200.parent / "backward"))
     for name in WRITTEN[1:]:
         text = (tmp_path / name).read_text()
         assert re.findall(r"https://github\.com/\w+/\w+", text)[:1] == ([address] if address else []), name
@@ -91,7 +91,7 @@ def test_tables_have_fa3_where_the_records_have_it() -> None:
     more = {"speed_over_fa3": 0.6123, "speed_over_fa3_p10": 0.6, "speed_over_fa3_p90": 0.625}
     some = Results([record | more if (record.get("step"), record["mask"]) == (MEASURED[-1], "full")
                     else record for record in results.records])
-    told = readme.table(some)
+    told = readme.table(some, Results([]))
     lines = {line.split("]")[0]: line for line in told.splitlines() if line.startswith("| [")}
     assert lines[f"| [{MEASURED[-1][4:]}"].endswith(" | 0.612 |")
     assert lines[f"| [{MEASURED[-2][4:]}"].endswith(" | – |")
@@ -105,7 +105,7 @@ def test_tables_have_fa3_where_the_records_have_it() -> None:
 
 def test_steps_without_records_have_no_numbers() -> None:
     left = Results([record for record in load(H200).records if record.get("step") != NAIVE])
-    (row,) = [row for row in readme.table(left).splitlines() if row.startswith(f"| [{NAIVE[4:]}](docs/{NAIVE}.md) [")]
+    (row,) = [row for row in readme.table(left, Results([])).splitlines() if row.startswith(f"| [{NAIVE[4:]}](docs/{NAIVE}.md) [")]
     assert row.endswith(" | – | – | – | – |")
 
 

@@ -79,7 +79,7 @@ from plots.figures import pages, readme
 from plots.figures.records import load
 from tests.lib.programs import Program
 results, after = load(Path({str(results)!r})), pages.source_of({NEW!r}).after
-print(readme.table(results))
+print(readme.table(results, load(Path({str(results.parent / "backward")!r}))))
 reports = {{name: pages.report_of(Program(name), name, pages.SHAPES[0], Path({str(tree.bin)!r}))
             for name in (after, {NEW!r})}}
 print(*pages.speed(results, {NEW!r}, after), *pages.lab(reports, {NEW!r}, after, pages.SHAPES[0]), sep="\\n")
