@@ -3,20 +3,20 @@
  * Step 15b: the same bits every time: thread blocks add to dQ in a fixed order.
  *
  * The idea: floating-point addition is not associative, so dQ of step 15 depends on the order in
- * which blocks add. Here each tile of dQ has a counter, the number of blocks that have added to it.
- * A block waits until the counter says that it is its turn, adds, and raises the counter.
+ * which blocks add. Here 128 rows of dQ have a counter, the number of blocks that have added to
+ * them. A block waits until the counter says that it is its turn, adds, and raises the counter.
  *
  * What changed since step 15: the last keys of a head come first, and the order of additions is the
- * same. Under the causal mask the block of key tile k starts at the diagonal: its first tile of
- * queries is the second one of block k - 1 and the third of block k - 2. So each block finds the
- * one before it just done, and nobody waits. Without a mask all blocks start at the first queries,
- * and each waits for one tile at its beginning, but no longer.
+ * same. Under the causal mask the block of these keys starts at the last queries, and a block of
+ * earlier keys at earlier ones: when it comes to the queries of the block before, that one has just
+ * added. Blocks of several heads start by turns, so that those that wait for each other do not
+ * start together.
  *
  * What it costs: the longest blocks of a head come last, so at the end of the grid some SMs have
  * nothing to do. A turn is passed on by a release, which waits until the additions are done.
  *
  * What to look at: the two places where a turn is awaited and passed on. They need no barrier of
- * their own: the first is before the barrier for dS^T, the second after that of the next tile.
+ * their own: the first is before the barrier for dS^T, the second after the first one of a tile.
  */
 #include <math.h>
 
