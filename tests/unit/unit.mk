@@ -38,7 +38,7 @@ UNIT_HOST_SOURCES := $(filter-out common/host/main.c,$(HOST_SOURCES))
 $(eval $(call special_host_objects,$(UNIT)))
 
 # Compiled in half the time of -O2, and the tests are short.
-$(UNIT)/host/%.o $(HOST_TESTS:%=$(UNIT)/%.o) $(SIMT_TESTS:%=$(UNIT)/%.o): private OPTIMISE := $(if $(filter 1,$(DEBUG)),-O0,-Og)
+$(UNIT)/host/%.o $(HOST_TESTS:%=$(UNIT)/%.o): private OPTIMISE := $(if $(filter 1,$(DEBUG)),-O0,-Og)
 
 $(UNIT)/host/%.o: common/host/%.c $(BUILD)/flags
 	$(call compile_c,$(SANITIZE))
