@@ -103,14 +103,14 @@ __device__ __forceinline__ int number_of_block(uint32_t *started) {
 template <int BLOCK_N>
 __device__ __forceinline__ KeyBlock ordered_block(const Problem &problem, PassHeads heads,
                                                   int number) {
-  // Of Q of the heads that take turns: with dO and the sums of dQ 32 MB, which stay in the L2
-  // cache.
+  // Of Q of the heads that take turns: with dO and the sums of dQ 32 MB, which the L2 cache keeps.
   constexpr int ELEMENTS = 1 << 22;
   const int tiles = (problem.kv_len + BLOCK_N - 1) / BLOCK_N;
   const int group = problem.q_heads / problem.kv_heads;
-  const int most = max(1, ELEMENTS / problem.head_dim / problem.q_len);
+  const int all = heads.count / group;
+  const int most = min(all, max(1, ELEMENTS / problem.head_dim / problem.q_len));
   const int first = number / (most * tiles) * most;
-  const int together = min(most, heads.count / group - first), rest = number - first * tiles;
+  const int together = min(most, all - first), rest = number - first * tiles;
   return {(tiles - 1 - rest / together) * BLOCK_N, heads.first + (first + rest % together) * group};
 }
 // [turns]
@@ -237,7 +237,7 @@ const Step step = {
     .name = "step15b",
     .after = "step15",
     .title = "One pass, the same bits every time",
-    .idea = "A counter for each tile of dQ says whose turn it is to add.",
+    .idea = "A counter for each 128 rows of dQ says whose turn it is to add.",
     .head_dims = "D = 64, 128 or 256",
     .supports = supports_backward<CONFIGS>,
     .workspace_bytes = workspace_bytes,

@@ -22,7 +22,8 @@ __device__ __forceinline__ uint32_t fragment_lane(const unsigned char *tile, int
   return shared_address(tile) + chunk_offset<BLOCK_M>(key + lane / 4, query / CHUNK) + lane % 4 * 4;
 }
 
-/** Writes P^T of this warp, computed from S^T; `lse` is LSE * log2(e) from its first query on. */
+/** Writes P^T of this warp, computed from S^T; `lse` is LSE * log2(e) from its first query on. All
+ * exponentials come first: a rounding waits for its two, and whatever follows it waits, too. */
 template <typename T, int BLOCK_M, int M, int N>
 __device__ __forceinline__ void write_p(const unsigned char *tile, float (&s)[M][N][4],
                                         const float *lse, float scale_log2, int key, int query) {
