@@ -18,7 +18,7 @@ WRITTEN = ["contributing", "changelog",
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=shutil.which("chromium"),
+        started = playwright.chromium.launch(executable_path=shutil.which("chromium-headless-shell"),
                                              args=["--no-sandbox"])
         yield started
         started.close()

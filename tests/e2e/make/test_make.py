@@ -102,9 +102,8 @@ def test_make_alone_lists_what_can_be_made(tree: Tree) -> None:
 def test_every_target_that_is_listed_exists(tree: Tree) -> None:
     listed = re.findall(r"^make ([\w-]+) ", tree.make().stdout, re.MULTILINE)
     assert {"all", "deps", "test", "clean"} <= set(listed)
-    for target in listed:
-        name = {"stepNN": every_step()[0], "fNN": "f01"}.get(target, target)
-        tree.made("-n", name, "BACKEND=cpu")
+    names = [{"stepNN": every_step()[0], "fNN": "f01"}.get(target, target) for target in listed]
+    tree.made("-n", *names, "BACKEND=cpu")
 
 
 def test_second_make_does_nothing(tree: Tree) -> None:

@@ -71,7 +71,7 @@ def test_each_named_command_is_run(tree: Tree) -> None:
     in_blocks = {target for page in PAGES if page.parent.name != "exercises"
                  for kind, text in BLOCK.findall(page.read_text()) if kind == "sh"
                  for target in targets(text) if page.name != "CONTRIBUTING.md"}
-    in_ci = targets((REPOSITORY / ".ci/run").read_text().replace('"$@" ', "make "))
+    in_ci = targets((REPOSITORY / ".ci/run").read_text())
     assert {"deps", "test", "check-format", "cppcheck", "check-docs"} <= in_ci
     for target, file in ELSEWHERE.items():
         assert f'"{target}"' in (REPOSITORY / "tests/e2e" / file).read_text(), target

@@ -62,6 +62,7 @@ def test_it_is_tested(tree: SourceTree) -> None:
     assert re.search("^3 passed", said, re.MULTILINE), said
 
 
+@pytest.mark.exhaustive
 def test_it_is_tried_by_mutants(tree: SourceTree) -> None:
     only = r"attention_kernel \| barrier removed .* \| 1$"
     words = ("mutants", "BACKEND=cpu", f"STEP={NUMBER}", f"ONLY={only}", f"PYTHON={sys.executable}")
