@@ -83,12 +83,12 @@ def _norms(x: np.ndarray) -> np.ndarray:
     return np.sqrt(np.sum(x * x, axis=-1))
 
 
-def _answer(dtype: str, factor: float, x: np.ndarray, y: np.ndarray, fp32: np.ndarray,
+def _answer(dtype: str, factor: float, x: np.ndarray, y: np.ndarray, fp32: np.ndarray, probs: np.ndarray,
             summed: Callable[[np.ndarray], np.ndarray]) -> Answer:
     """The gradient factor * x y; `fp32` is of the shape of x, and its product with the lengths of y
-    is the size of what fp32 rounds. `summed` adds up the query heads of each group."""
+    is the size of what fp32 rounds. x has `probs` as a factor. `summed` adds up the query heads of each group."""
     unit, y_norms = UNIT[dtype], _norms(y)
-    x_32 = np.where(np.abs(x) < 2.0**-126, 0, x.astype(np.float32).astype(np.float64))
+    x_32 = np.where(np.minimum(np.abs(x), probs) < 2.0**-126, 0, x.astype(np.float32).astype(np.float64))
     value, magnitude = factor * summed(x @ y), factor * summed(np.abs(x) @ np.abs(y))
     base = round_to(dtype, factor * summed(round_to(dtype, x_32) @ y))
     spread = factor * np.sqrt(summed((x * x) @ (y_norms**2)[..., None])[..., 0])
@@ -123,9 +123,9 @@ def answers(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray, d_o: np.nda
 
     def summed(x: np.ndarray) -> np.ndarray:
         return x.reshape(p.batch, p.kv_heads, group, *x.shape[2:]).sum(2)
-    of = {"dq": (scale, ds, keys, of_ds, lambda x: x),
-          "dk": (scale, transposed(ds), q, transposed(of_ds), summed),
-          "dv": (1.0, transposed(probs), d_o, transposed(of_probs), summed)}
+    of = {"dq": (scale, ds, keys, of_ds, probs, lambda x: x),
+          "dk": (scale, transposed(ds), q, transposed(of_ds), transposed(probs), summed),
+          "dv": (1.0, transposed(probs), d_o, transposed(of_probs), transposed(probs), summed)}
     return [_answer(p.dtype, *of[name]) for name in names]
 
 

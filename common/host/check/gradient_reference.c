@@ -137,9 +137,9 @@ static void add_term(double x, double rounded, const double *y, int dim, Sums *r
   }
 }
 
-/* x in fp32, as ex2.approx.ftz leaves it, then in the dtype. */
-static double round_to(Dtype dtype, double x) {
-  const float x32 = fabs(x) < FLT_MIN ? 0 : (float)x;
+/* x in fp32, then in the dtype; x is P, or has it as a factor. ex2.approx.ftz makes a small P 0. */
+static double round_to(Dtype dtype, double x, double prob) {
+  const float x32 = fmin(fabs(x), prob) < FLT_MIN ? 0 : (float)x;
   return element_value(dtype, element_bits(dtype, x32));
 }
 
@@ -159,11 +159,11 @@ static void add_block(const Job *job, Work *work, Row *row, int64_t own, int64_t
     const double size = row->b_length * work->b_length[j] + job->dots->size[query];
     const double of_score = (1 + p->head_dim / 64.0) * fabs(lse); /* docs/correctness.md */
     Sums *sums = row->sums;
-    add_term(ds, round_to(p->dtype, ds), work->a[j], p->head_dim, sums);
+    add_term(ds, round_to(p->dtype, ds, prob), work->a[j], p->head_dim, sums);
     sums->spread += ds * work->a_length[j] * ds * work->a_length[j];
     sums->fp32_size += (prob * size + of_score * fabs(ds)) * work->a_length[j];
     if (!job->of_keys) continue;
-    add_term(prob, round_to(p->dtype, prob), work->b[j], p->head_dim, sums + 1);
+    add_term(prob, round_to(p->dtype, prob, prob), work->b[j], p->head_dim, sums + 1);
     sums[1].spread += prob * work->b_length[j] * prob * work->b_length[j];
     sums[1].fp32_size += (1 + of_score) * prob * work->b_length[j];
   }
