@@ -372,7 +372,10 @@ def write_backward_cases(facts: dict, directory: Path, scalar: bool) -> list[tup
         lines = [line.replace(" -t bf16", "").replace("-d 96", "-d 128") for line in lines]
         memory = "643500" if facts["workspace_bytes_per_head"] < 4096 else "700K"
         passes = passes.replace("-d 32", "-d 64")
+        lines.append("-b 1 -H 3 -n 5500 -k 65 -d 256 -m causal")  # Q of two heads fills half of an L2 cache
     runs = [({}, lines)]
+    if not scalar and facts["deterministic"]:  # two blocks that add to the same rows, at the same time
+        runs.append(({"SIMT_THREADS": "2"}, [f"-b 1 -H 1 -n 256 -k 260 -d 64 -m {mask}" for mask in ("full", "causal")]))
     if facts["workspace_bytes_per_head"]:
         runs.append(({"SIMT_MEMORY": memory}, [passes]))
     files = []

@@ -79,6 +79,13 @@ def test_bits_are_the_same_every_time(step, tmp_path) -> None:
     assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
+def test_many_queries_of_several_heads(step) -> None:
+    """Blocks that wait for each other are those of two heads, then of the third, as an L2 cache holds no more."""
+    if not step.takes(256) or not step.facts["deterministic"] or step.facts["needs_compute_capability"] is None:
+        pytest.skip("no order of blocks")
+    step.run_right("-H", 3, "-n", 5500, "-k", 65, "-d", 256, "-m", "causal", "--check", "rows:50")
+
+
 @pytest.mark.cpu_only("the lab is part of the CPU backend")
 def test_the_lab_finds_nothing(step, tmp_path) -> None:
     """Nor are conflicts, sectors and overlap worse than the limits beside the step. Tiles are whole in the last
