@@ -31,6 +31,7 @@ VARIANTS := $(patsubst steps/variants/%.patch,%,$(wildcard steps/variants/*.patc
 VARIANT_LIBRARIES := $(VARIANTS:%=$(BUILD)/variants/lib%.so)
 STAGES := $(patsubst steps/%.patch,$(BUILD)/%,$(wildcard steps/walk/*.patch))
 PATCHED := $(VARIANTS:%=$(BUILD)/variants/%) $(STAGES)
+forward_of_patched = $(call forward_object,$(firstword $(subst _, ,$(notdir $(1)))))
 
 libraries: $(LIBRARIES)
 
@@ -38,7 +39,7 @@ $(BUILD)/plots/%.o: plots/%.c $(BUILD)/flags
 	$(call compile_c,$(PIC))
 
 $(LIBRARIES): $(BUILD)/lib%.so: $$(call step_object,$$*) $$(call forward_object,$$*)
-$(VARIANT_LIBRARIES): $(BUILD)/variants/lib%.so: $(BUILD)/variants/%.o
+$(VARIANT_LIBRARIES): $(BUILD)/variants/lib%.so: $(BUILD)/variants/%.o $$(call forward_of_patched,$$*)
 
 # The simulated runtime stays visible: callers need its cudaMalloc.
 $(LIBRARIES) $(VARIANT_LIBRARIES): $(BUILD)/plots/bench/step_library.o $(FLUSH) $(SIMT_OBJECTS)
@@ -86,7 +87,7 @@ $(PATCHED:%=%.cu): $(BUILD)/%.cu: steps/%.patch steps/exercises/patches.py $(STE
 $(PATCHED:%=%.o): %.o: %.cu $(REWRITER) $(BUILD)/flags
 	$(call compile_cu,$(ARCH))
 
-$(PATCHED): %: %.o $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
+$(PATCHED): %: %.o $$(call forward_of_patched,$$*) $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program,$(SAME_STEP))
 
 ifeq ($(BACKEND),cpu)

@@ -82,10 +82,15 @@ using ClearSums = cudaError_t (*)(const Problem &problem, void *workspace, int h
                                   cudaStream_t stream);
 
 /** Step::backward of a step with these configurations: passes of `heads` query heads, the last of
- * which may have fewer. `launch` starts one kernel. */
+ * which may have fewer. `launch` starts one kernel. Returns cudaErrorMisalignedAddress unless Q, K,
+ * V, O, dO and the gradients start at multiples of 16 bytes. */
 template <const auto &CONFIGS, typename Launch>
 static cudaError_t backward_in_passes(const Problem *problem, const BackwardTensors *t, int heads,
                                       cudaStream_t stream, Launch launch, ClearSums clear = NULL) {
+  const uintptr_t tensors = (uintptr_t)t->q | (uintptr_t)t->k | (uintptr_t)t->v | (uintptr_t)t->o |
+                            (uintptr_t)t->d_o | (uintptr_t)t->d_q | (uintptr_t)t->d_k |
+                            (uintptr_t)t->d_v;
+  if (tensors % 16 != 0) return cudaErrorMisalignedAddress;
   const int all = problem->batch * problem->q_heads;
   for (int first = 0; first < all; first += heads) {
     const PassHeads pass = {first, heads < all - first ? heads : all - first};

@@ -3,8 +3,9 @@
 Usage: python3 -m plots.figures.all RESULTS-OF-A-GPU DIRECTORY
 
 Writes FIGURE_light and FIGURE_dark, .svg and .png, to DIRECTORY for each of: waterfall, sparsity, and
-for each chapter, called by its first step, tflops_CHAPTER and roofline_CHAPTER. Prints a line for a
-figure that is left out because its records are missing.
+for each chapter, called by its first step, tflops_CHAPTER and roofline_CHAPTER. The backward steps are a
+chapter of their own, without a roofline; their records are in the folder `backward` beside that of the
+GPU. Prints a line for a figure that is left out because its records are missing.
 """
 
 import sys
@@ -18,7 +19,7 @@ from matplotlib.figure import Figure
 
 from plots.figures import roofline, sparsity, style, tflops, waterfall
 from plots.figures.records import Results, load
-from tests.lib.steps import chapters
+from tests.lib.steps import chapters, step_names
 
 
 class Kind(NamedTuple):
@@ -32,6 +33,14 @@ FIGURES = {figure.NAME: Kind(figure.data, figure.draw) for figure in (waterfall,
     f"{figure.NAME}_{chapter[0].removeprefix('step')}": Kind(partial(figure.data, chapter=chapter),
                                                              figure.draw)
     for figure in (tflops, roofline) for chapter in chapters()}
+BACKWARD = f"{tflops.NAME}_{step_names('backward')[0].removeprefix('step')}"
+FIGURES[BACKWARD] = Kind(partial(tflops.data, chapter=step_names("backward"), dtype="bf16"), tflops.draw)
+
+
+def data_of_figures(directory: Path) -> dict[str, dict | None]:
+    """The data of each figure, from the records of a GPU and those of backward steps."""
+    results, backward = load(directory), load(directory.parent / "backward")
+    return {name: figure.data(backward if name == BACKWARD else results) for name, figure in FIGURES.items()}
 
 
 def draw_figure(name: str, found: dict, directory: Path, kinds: tuple[str, ...]) -> None:
@@ -43,9 +52,9 @@ def draw_figure(name: str, found: dict, directory: Path, kinds: tuple[str, ...])
 
 
 def main() -> int:
-    results, directory = load(Path(sys.argv[1])), Path(sys.argv[2])
-    for name, figure in FIGURES.items():
-        if (found := figure.data(results)) is None:
+    directory = Path(sys.argv[2])
+    for name, found in data_of_figures(Path(sys.argv[1])).items():
+        if found is None:
             print(f"figures: {name} left out, as {sys.argv[1]} has no records of it: make bench")
             continue
         draw_figure(name, found, directory, ("svg", "png"))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from plots import address
 from plots.figures import waterfall
-from plots.figures.all import FIGURES, draw_figure
+from plots.figures.all import data_of_figures, draw_figure
 from plots.figures.records import DENSE, HEADLINE, SHORT_NAMES, Results, load, name_of
 from plots.figures.style import THEMES
 from plots.sections import with_section
@@ -140,8 +140,7 @@ def write_pages(root: Path, results: Results, found: dict, backward: Results) ->
 
 def main() -> int:
     root, results = Path(sys.argv[1]), load(Path(sys.argv[2]))
-    figures = {name: found for name, figure in FIGURES.items()
-               if (found := figure.data(results)) is not None}
+    figures = {name: found for name, found in data_of_figures(Path(sys.argv[2])).items() if found is not None}
     for name, found in figures.items():
         draw_figure(name, found, root / "docs/pictures", ("svg",))
     write_pages(root, results, figures[waterfall.NAME], load(Path(sys.argv[2]).parent / "backward"))

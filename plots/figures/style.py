@@ -13,7 +13,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tests.lib.steps import step_names
+from tests.lib.steps import every_step
 
 matplotlib.use("Agg")
 
@@ -61,7 +61,7 @@ BASELINE_DASHES = ((4, 1.5), (1, 1.2), (4, 1.5, 1, 1.5), (7, 2), (2, 2))
 def look_of(theme: Theme, step: str) -> dict[str, str]:
     """Colour and marker of a step, which are the same in every figure. No other of the first 110 steps
     has both, and none of the next nine has one of them."""
-    index = step_names().index(step)
+    index = every_step().index(step)
     return {"color": theme.steps[index % len(theme.steps)], "marker": MARKERS[index % len(MARKERS)]}
 
 

@@ -7,6 +7,7 @@ from plots.figures import style
 from plots.figures.labels import LINE, End, label_ends
 from plots.figures.records import DENSE, QUERIES, Results, name_of
 from plots.figures.style import Theme
+from tests.lib.steps import source_of
 
 NAME = "tflops"
 DTYPE = "fp16"
@@ -23,14 +24,15 @@ def curves_of(records: list[dict]) -> list[dict]:
     return sorted(curves.values(), key=lambda curve: (curve["baseline"], curve["name"]))
 
 
-def data(results: Results, chapter: list[str]) -> dict | None:
+def data(results: Results, chapter: list[str], dtype: str = DTYPE) -> dict | None:
     """The data of all steps; None if no step of the chapter was measured."""
-    chapter = [step for step in chapter if results.select(step=step, dtype=DTYPE)]
+    chapter = [step for step in chapter if results.select(step=step, dtype=dtype)]
     head_dims = sorted({record["head_dim"] for record in results.records})
     panels = [{"head_dim": head_dim, "mask": mask, "curves": found}
               for head_dim in head_dims for mask in DENSE
-              if (found := curves_of(results.panel(head_dim, mask, DTYPE)))]
-    return {"figure": NAME, "chapter": chapter, "origin": results.origin(),
+              if (found := curves_of(results.panel(head_dim, mask, dtype)))]
+    return {"figure": NAME, "chapter": chapter, "origin": results.origin(), "dtype": dtype,
+            "pass": f"{source_of(chapter[0]).kind.capitalize()} pass",
             "panels": panels} if panels and chapter else None
 
 
@@ -82,8 +84,8 @@ def draw(found: dict, theme: Theme) -> Figure:
     height = ABOVE + lines * tall + (lines - 1) * BETWEEN + BELOW
     figure = style.new_figure(
         height, f"Speed over the length of the sequence: {style.steps_text(found['chapter'])}",
-        f"Forward pass, {DTYPE}, B·N = {QUERIES}, TFLOP/s of the unmasked entries; all in turns.\n"
-        f"{found['origin']}. Dashed: baselines. Grey: other steps.")
+        f"{found['pass']}, {found['dtype']}, B·N = {QUERIES}, TFLOP/s of the unmasked entries; all in turns.\n"
+        f"{found['origin']}. Dashed: baselines." + " Grey: other steps." * any(is_behind(curve, found) for curve in every))
     grid = figure.subplots(lines, len(DENSE), squeeze=False, sharey=True).ravel()
     figure.subplots_adjust(left=0.075, right=0.915, wspace=0.30, hspace=BETWEEN / tall,
                            top=1 - ABOVE / height, bottom=BELOW / height)

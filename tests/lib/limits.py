@@ -8,7 +8,9 @@ two_ways   kinds of access to shared memory that may have conflicts of two ways 
            Elsewhere, and of other kinds, no step has a conflict.
 sectors    the most sectors, of 32 bytes, in a request to global memory, by kind of access
 overlap    the least percentage of mma with a cp.async in flight where all tiles are whole: `full`
-           without a mask, less the share of `idle_tiles`; `masked` with one
+           without a mask, less the share of `idle_tiles`; `masked` with one. Of a backward step,
+           without a mask: `queries` of all mma in a loop over tiles of queries, and `keys` in one
+           over tiles of `key_tile` keys, but for those of the last tile
 
 A limit may depend on the head dimension: {96 = 26, other = 24}.
 """
@@ -40,6 +42,12 @@ def least_overlap(limits: dict, record: dict) -> float:
     keys, block_n = record["seqlen_kv"], record["block_n"]
     if not overlap or keys % block_n != 0:
         return 0
+    if "queries" in overlap:
+        rows, block_m = record["seqlen"], record["block_m"]
+        if record["mask"] != "full" or rows % block_m != 0:
+            return 0
+        return (overlap["queries"] * (1 - block_m / rows)
+                + overlap.get("keys", 0) * (1 - overlap.get("key_tile", 0) / keys))
     if record["mask"] != "full":
         return overlap.get("masked", 0)
     return overlap["full"] + overlap["idle_tiles"] * (-50 * block_n // keys)

@@ -10,7 +10,7 @@
  * guarded    every head of K and of V in an allocation of its own, of exactly its size
  * strides    each of the twelve strides in turn is odd
  * pointers   each of the four tensors in turn begins at an odd element
- * refusals   the same, for a step that refuses such pointers
+ * refusals   the same, for a step that refuses such pointers; also dO and each gradient
  * old-gpu    the device reports compute capability 7.5, then 7.0
  * less-shared  the device reports 99 KiB of shared memory per block, then 64 KiB
  * most-tiles  as many tiles of queries as a step may have, then more
@@ -391,21 +391,35 @@ static void compare_odd_pointers(Problem p) {
 
 /** For steps that must refuse such pointers: nothing is launched, so the tensors need no values. */
 static void ask_with_odd_pointers(Problem p) {
-  char *memory[TENSORS];
+  static const char *const NAMES[] = {"Q", "K", "V", "O", "dO", "dQ", "dK", "dV"};
+  const int count = step.backward != NULL ? sizeof NAMES / sizeof *NAMES : TENSORS;
+  char *m[sizeof NAMES / sizeof *NAMES];
   for (int tensor = Q; tensor <= O; tensor++) {
     *strides_of(&p, tensor) = strides_with_gaps(&p, tensor, 0, 0, 0, NO_STRIDE);
-    memory[tensor] = device_memory(4096);
   }
-  for (int odd = Q; odd <= O; odd++) {
-    const int bytes = element_bytes(&p, odd);
-    const Tensors t = {.q = memory[Q] + (odd == Q) * bytes,
-                       .k = memory[K] + (odd == K) * bytes,
-                       .v = memory[V] + (odd == V) * bytes,
-                       .o = memory[O] + (odd == O) * bytes};
-    const cudaError_t error = step.forward(&p, &t, 0, 0);
-    printf("%c begins at an odd element: %s\n", TENSOR_NAMES[odd], cudaGetErrorName(error));
+  for (int i = 0; i < count; i++) m[i] = device_memory(4096);
+  for (int odd = 0; odd < count; odd++) {
+    const int bytes = odd < TENSORS ? element_bytes(&p, odd) : 2;
+    m[odd] += bytes;
+    cudaError_t error;
+    if (step.backward != NULL) {
+      const BackwardTensors t = {.q = m[0],
+                                 .k = m[1],
+                                 .v = m[2],
+                                 .o = m[3],
+                                 .d_o = m[4],
+                                 .d_q = m[5],
+                                 .d_k = m[6],
+                                 .d_v = m[7]};
+      error = step.backward(&p, &t, 1, 0);
+    } else {
+      const Tensors t = {.q = m[0], .k = m[1], .v = m[2], .o = m[3]};
+      error = step.forward(&p, &t, 0, 0);
+    }
+    printf("%s begins at an odd element: %s\n", NAMES[odd], cudaGetErrorName(error));
+    m[odd] -= bytes;
   }
-  for (int tensor = Q; tensor <= O; tensor++) require(cudaFree(memory[tensor]), "free");
+  for (int i = 0; i < count; i++) require(cudaFree(m[i]), "free");
 }
 
 static void ask_on_old_gpu(Problem p) {

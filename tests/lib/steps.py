@@ -34,6 +34,7 @@ class Source:
     block_masks: bool = False  # it takes them
     kind: str = "forward"  # or backward
     opens_chapter: bool = False  # as its header says
+    nondeterministic: bool = False
 
 
 def source_of(step: str) -> Source:
@@ -48,7 +49,8 @@ def source_of(step: str) -> Source:
         return "".join(re.findall(r'"([^"]*)"', found[1])) if found else ""
     return Source(path, literal("title"), literal("idea"), literal("after"),
                   "\n    .block_masks =" in text,
-                  "backward" if "\n    .backward =" in text else "forward", "opens a chapter" in text)
+                  "backward" if "\n    .backward =" in text else "forward", "opens a chapter" in text,
+                  "\n    .nondeterministic = true" in text)
 
 
 def chapters() -> list[list[str]]:

@@ -180,6 +180,7 @@ BACKWARD = [
     "-b 1 -H 1 -n 20 -k 33 -d 128 -m causal",
     "-b 1 -H 1 -n 18 -k 20 -d 256 -m causal -t bf16",
     "-b 1 -H 1 -n 30 -k 50 -d 128 -i sink",
+    "-b 1 -H 2 -n 128 -k 260 -d 64 -m causal",  # no row of dQ is padding, so its sums end where turns begin
 ]
 TENSOR_CORE = [
     "-b 2 -H 4 -G 2 -n 133 -k 150 -d 64 -m causal --layout bnhd",
@@ -364,9 +365,19 @@ def write_cases(facts: dict, head_dims: Sequence[int],
 
 def write_backward_cases(facts: dict, directory: Path, scalar: bool) -> list[tuple[Path, dict[str, str]]]:
     """The same for a backward step, which must not hide a NaN: none is in its inputs."""
-    runs = [({}, [*(SCALAR if scalar else TENSOR_CORE), *BACKWARD])]
-    if facts["workspace_bytes_per_head"]:  # the second pass does not begin with head 0
-        runs.append(({"SIMT_MEMORY": "500K"}, ["-b 2 -H 3 -n 100 -d 32 -m causal"]))
+    lines = [*(SCALAR if scalar else TENSOR_CORE), *BACKWARD]
+    # The second pass does not begin with head 0: so much memory lets a pass have few heads.
+    memory, passes = "500K", "-b 2 -H 3 -n 100 -d 32 -m causal"
+    if not scalar:  # compiled for fp16 alone; D and LSE of two heads, or also sums of dQ
+        lines = [line.replace(" -t bf16", "").replace("-d 96", "-d 128") for line in lines]
+        memory = "643500" if facts["workspace_bytes_per_head"] < 4096 else "700K"
+        passes = passes.replace("-d 32", "-d 64")
+        lines.append("-b 1 -H 3 -n 5500 -k 65 -d 256 -m causal")  # Q of two heads fills half of an L2 cache
+    runs = [({}, lines)]
+    if not scalar and facts["deterministic"]:  # two blocks that add to the same rows, at the same time
+        runs.append(({"SIMT_THREADS": "2"}, [f"-b 1 -H 1 -n 256 -k 260 -d 64 -m {mask}" for mask in ("full", "causal")]))
+    if facts["workspace_bytes_per_head"]:
+        runs.append(({"SIMT_MEMORY": memory}, [passes]))
     files = []
     for i, (environment, lines) in enumerate(runs):
         path = directory / f"{facts['step']}_{i}.cases"

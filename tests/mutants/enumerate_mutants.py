@@ -8,9 +8,9 @@ from tests.mutants.operators import changes
 from tests.mutants.source import Part, Source
 
 # Those that hold more than what a step teaches in its own source.
-HEADERS = ("convert", "copy_tile", "fragments", "heads", "key_bits", "list_plans", "mask_plans",
-           "mma_tile", "partial_tiles", "planned_tiles", "row_dot", "span_plans", "store_rows", "tile_list",
-           "warp")
+HEADERS = ("backward_products", "backward_rows", "backward_tile", "convert", "copy_tile", "dq_sums",
+           "fragments", "heads", "key_bits", "list_plans", "mask_plans", "mma_tile", "partial_tiles",
+           "planned_tiles", "row_dot", "span_plans", "store_rows", "tile_list", "warp")
 DEVICE = {"__device__", "__global__"}
 
 

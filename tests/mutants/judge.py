@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.lib.limits import exceeded
+from tests.lib.steps import source_of
 
 CPU_SECONDS = 20  # per run: many times what right kernels take
 WALL_SECONDS = 300  # for a run that waits forever
@@ -35,7 +36,7 @@ def judge(program: Path, cases: Path, environment: dict[str, str]) -> Verdict:
     records.unlink(missing_ok=True)
     command = [program, "--report", "--check", "all", "--json", records, "--cases", cases]
     env = {**os.environ, "SIMT_THREADS": "1", "OMP_NUM_THREADS": "1", **environment}
-    finding = ""
+    finding = unordered = ""
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                           text=True, errors="replace", preexec_fn=limit) as process:
         alarm = threading.Timer(WALL_SECONDS, process.send_signal, [signal.SIGXCPU])
@@ -43,6 +44,8 @@ def judge(program: Path, cases: Path, environment: dict[str, str]) -> Verdict:
         for line in process.stdout:
             if line.startswith("finding "):
                 finding = finding or line[len("finding"):].strip()
+            elif "the sum depends on the order" in line:
+                unordered = line[len("note"):].strip()
             elif line.startswith(f"{cases}:") and ": right: " not in line:
                 process.kill()
                 alarm.cancel()
@@ -52,7 +55,7 @@ def judge(program: Path, cases: Path, environment: dict[str, str]) -> Verdict:
                 return Verdict(ANSWER if said == "WRONG" else FAILED, said, case)
     alarm.cancel()
     if process.returncode == 0:
-        return worse_than_promised(records, cases)
+        return worse_than_promised(records, cases, unordered)
     if finding:
         return Verdict(FINDING, finding)
     if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
@@ -60,10 +63,13 @@ def judge(program: Path, cases: Path, environment: dict[str, str]) -> Verdict:
     return Verdict(FAILED, f"exit code {process.returncode}")
 
 
-def worse_than_promised(records: Path, cases: Path) -> Verdict:
-    """For right answers: compares conflicts, sectors and overlap with the limits of the step."""
-    lines = cases.read_text().splitlines()
-    for case, record in zip(lines, map(json.loads, records.read_text().splitlines()), strict=True):
+def worse_than_promised(records: Path, cases: Path, unordered: str) -> Verdict:
+    """For right answers: compares conflicts, sectors and overlap with the limits of the step. `unordered` is the
+    note that floats are added in any order, which only a step may do that says so."""
+    lines, records = cases.read_text().splitlines(), map(json.loads, records.read_text().splitlines())
+    for case, record in zip(lines, records, strict=True):
+        if unordered and not source_of(record["step"]).nondeterministic:
+            return Verdict(FINDING, unordered)
         if found := exceeded(record):
             return Verdict(FINDING, found[0], case)
     return Verdict(SURVIVED)

@@ -98,7 +98,11 @@ void lab_begin_clocks(LabWorker *lab) {
   Clocks *clocks = lab->clocks;
   if (clocks == NULL) return;
   for (int i = 0; i < MAX_MBARRIERS; i++) forget_meeting(clocks, &clocks->mbarriers[i]);
-  for (int i = 0; i < NAMED_BARRIERS; i++) forget_meeting(clocks, &clocks->named[i]);
+  for (int i = 0; i < NAMED_BARRIERS; i++) {
+    forget_meeting(clocks, &clocks->named[i]);
+    set(clocks, &clocks->openings[i].arrived, NULL);
+    set(clocks, &clocks->openings[i].known, NULL);
+  }
   begin_block(clocks);
 }
 
@@ -278,8 +282,36 @@ void lab_mbarrier_passed(int barrier) {
   pass(lab_worker, meeting_at(lab_worker, barrier), lab_thread(lab_worker));
 }
 
+/** Whether the running thread knows that all have arrived at a named barrier before. */
+static bool knows(LabWorker *lab, Opening *opening) {
+  const int thread = lab_thread(lab);
+  Clocks *clocks = lab->clocks;
+  Clock *own = clocks->of_thread[thread];
+  if (opening->arrived == NULL || opening->epoch != lab->epoch || opening->known == own)
+    return true;
+  for (size_t i = FIRST_THREAD; i < clocks->width; i++) {
+    const int other = (int)i - FIRST_THREAD;
+    const uint32_t time = opening->arrived->of[i];
+    if (time <= own->of[i] || other == thread) continue;
+    const unsigned lane = 1u << other % WARP_SIZE;
+    if (lab_unordered(lab, thread, BY_THREAD, other / WARP_SIZE, lane, time - 1) != 0) return false;
+  }
+  set(clocks, &opening->known, own);
+  return true;
+}
+
+/** A thread that does not know that the barrier has opened could have arrived before it did. */
 void lab_named_barrier_arrived(unsigned id) {
-  arrive(lab_worker, &clocks_of(lab_worker)->named[id]);
+  LabWorker *lab = lab_worker;
+  Clocks *clocks = clocks_of(lab);
+  Opening *opening = &clocks->openings[id];
+  if (lab->checks & LAB_RACES && !knows(lab, opening)) {
+    const void *call_site = lab->worker->hopper->named[id].call_site;
+    RawFinding *finding = lab_count_finding(lab, LAB_BARRIER_REUSED, lab_pc(call_site),
+                                            lab_pc(opening->call_site), (uint64_t)opening->thread);
+    if (finding != NULL) snprintf(finding->where, sizeof finding->where, "barrier %u", id);
+  }
+  arrive(lab, &clocks->named[id]);
 }
 
 /** Others may use the barrier next, so only those that wait now have seen what arrived. */
@@ -295,5 +327,11 @@ void lab_named_barrier_opens(unsigned id, bool waits) {
                                : waits && thread == worker->running;
     if (passes) pass(lab, meeting, thread);
   }
+  Opening *opening = &lab->clocks->openings[id];
+  set(lab->clocks, &opening->arrived, meeting->ended);
+  set(lab->clocks, &opening->known, NULL);
+  opening->epoch = lab->epoch;
+  opening->call_site = worker->hopper->named[id].call_site;
+  opening->thread = worker->hopper->named[id].thread;
   forget_meeting(lab->clocks, meeting);
 }

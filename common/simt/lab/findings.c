@@ -93,6 +93,8 @@ const char *lab_kind_text(LabKind kind) {
       [LAB_BARRIER_APART] =
           "barrier that not all threads of the block reach: others wait elsewhere",
       [LAB_BARRIER_EXITED] = "barrier that not all threads of the block reach: others have exited",
+      [LAB_BARRIER_REUSED] =
+          "named barrier that others may not have passed yet, nothing orders these uses",
       [LAB_WARP_APART] = "warp instruction that not all its lanes reach: others are elsewhere",
       [LAB_WARP_MASKS] = "warp instruction that its lanes execute with different masks",
       [LAB_NO_SOURCE] = "shuffle from a lane that takes no part: the value is undefined",

@@ -144,6 +144,7 @@ typedef struct LabAccess {
 typedef enum LabKind {
   LAB_BARRIER_APART,   /**< threads of a block wait in __syncthreads() at two places */
   LAB_BARRIER_EXITED,  /**< threads wait in __syncthreads(), others have exited */
+  LAB_BARRIER_REUSED,  /**< a named barrier whose phase before may still be going on */
   LAB_WARP_APART,      /**< lanes execute one warp instruction at two places */
   LAB_WARP_MASKS,      /**< lanes execute one warp instruction with different masks */
   LAB_NO_SOURCE,       /**< a shuffle reads a lane that is not in the mask, or has exited */

@@ -42,10 +42,20 @@ typedef struct Meeting {
   unsigned phase;
 } Meeting;
 
+/** The last time that a named barrier opened. */
+typedef struct Opening {
+  Clock *arrived; /* what arrived; NULL: it has not opened */
+  Clock *known;   /* the last clock of a thread that was seen to know it */
+  uint32_t epoch;
+  const void *call_site; /* of the last arrival, and its thread */
+  int thread;
+} Opening;
+
 /** The clocks of a block that uses other barriers than __syncthreads() and whole warps'. */
 typedef struct Clocks {
   Clock *of_thread[MAX_THREADS];
   Meeting mbarriers[MAX_MBARRIERS], named[NAMED_BARRIERS];
+  Opening openings[NAMED_BARRIERS];
   Clock *all, *free; /* of this OS thread */
   size_t width;      /* entries of a clock */
 } Clocks;

@@ -29,3 +29,11 @@ def test_cuda_cores_take_any_row_and_pointer(step: Program, trial: str, count: i
         pytest.skip("tensor cores need aligned rows")
     lines = lines_of(step, trial)
     assert len(lines) == count and all(line.endswith(": same bits") for line in lines)
+
+
+def test_tensor_cores_refuse_pointers_that_16_bytes_cannot_reach(step: Program) -> None:
+    if step.facts["needs_compute_capability"] is None:
+        pytest.skip("CUDA cores take any pointer")
+    lines = lines_of(step, "refusals")
+    assert len(lines) == 8 * PROBLEMS  # Q, K, V, O, dO, dQ, dK and dV
+    assert all(line.endswith(": cudaErrorMisalignedAddress") for line in lines)

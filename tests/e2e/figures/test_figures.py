@@ -13,27 +13,28 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from plots.figures import style
-from plots.figures.all import FIGURES
+from plots.figures.all import BACKWARD, FIGURES
 from plots.figures.labels import spread
 from plots.figures.records import Results, load
 from plots.figures.waterfall import speed_label
 from tests.lib.kinds import MASK_STEPS, MMA_STEPS
 from tests.lib.programs import REPOSITORY, read_records
-from tests.lib.steps import chapters, source_of, step_names
+from tests.lib.steps import chapters, every_step, source_of, step_names
 
 H200 = REPOSITORY / "plots" / "results" / "h200"
-GIVEN = ("committed", "alone")
+GIVEN = ("committed", "alone", "backward")
 LAST = MASK_STEPS[0]
-TFLOPS, ROOFLINE = ([name for name in FIGURES if name.startswith(kind)] for kind in ("tflops", "roofline"))
+TFLOPS, ROOFLINE = ([name for name in FIGURES if name.startswith(kind) and name != BACKWARD]
+                    for kind in ("tflops", "roofline"))
 
 
 @pytest.fixture(scope="module")
 def given() -> dict[str, Results]:
-    """The committed records; one step alone, without baselines."""
+    """The committed records; one step alone, without baselines; those of backward steps."""
     committed = load(H200)
     alone = [{name: value for name, value in record.items() if "flex" not in name}
              for record in committed.records if record.get("step") == LAST]
-    return {"committed": committed, "alone": Results(alone)}
+    return {"committed": committed, "alone": Results(alone), "backward": load(H200.parent / "backward")}
 
 
 records_in = cache(read_records)
@@ -165,9 +166,9 @@ def overlap(one: np.ndarray, other: np.ndarray) -> bool:
     return True
 
 
-@pytest.mark.parametrize("which", GIVEN)
-@pytest.mark.parametrize("name", FIGURES)
-def test_labels_are_on_the_canvas_and_apart(given: dict, which: str, name: str) -> None:
+@pytest.mark.parametrize("name, which", [(name, which) for name in FIGURES for which in GIVEN
+                                         if (name == BACKWARD) == (which == "backward")])
+def test_labels_are_on_the_canvas_and_apart(given: dict, name: str, which: str) -> None:
     data, theme = FIGURES[name].data(given[which]), style.THEMES[0]
     if data is None:  # nothing of this chapter, and nothing without a mask, was measured
         assert which == "alone" and name != "sparsity"
@@ -199,16 +200,17 @@ def is_struck(corners: np.ndarray, axes: Axes) -> bool:
 def test_no_two_steps_look_the_same(given: dict, theme: style.Theme) -> None:
     """No two have colour and marker in common, none of a chapter have one of them, and only the steps
     of its chapter have a colour in a figure."""
-    looks = {step: style.look_of(theme, step) for step in step_names()}
+    looks = {step: style.look_of(theme, step) for step in every_step()}
     assert len({tuple(look.values()) for look in looks.values()}) == len(looks)
-    for name, chapter in zip(TFLOPS, chapters(), strict=True):
+    figures = [(name, chapter, given["committed"], "fp16") for name, chapter in zip(TFLOPS, chapters(), strict=True)]
+    for name, chapter, results, dtype in [*figures, (BACKWARD, step_names("backward"), given["backward"], "bf16")]:
         for kind in ("color", "marker"):
             assert len({looks[step][kind] for step in chapter}) == len(chapter)
         with rc_context(style.settings(theme)):
-            figure = FIGURES[name].draw(FIGURES[name].data(given["committed"]), theme)
+            figure = FIGURES[name].draw(FIGURES[name].data(results), theme)
         colours = {line.get_color() for axes in figure.axes for line in axes.lines}
-        measured = {looks[step]["color"] for step in chapter if records_of(step=step, dtype="fp16")}
-        assert colours == measured | {theme.behind, theme.baseline}
+        measured = {looks[step]["color"] for step in chapter if results.select(step=step, dtype=dtype)}
+        assert colours == measured | {theme.behind, theme.baseline} - ({theme.behind} if name == BACKWARD else set())
 
 
 def test_labels_are_spread_without_overlap() -> None:

@@ -130,30 +130,23 @@ __global__ void write_after_a_chain(int *out) {
 }
 enum { CHAIN_WRITE = __LINE__ - 2, CHAIN_READ = CHAIN_WRITE - 3 };
 
-/** Warps 0 and 1 meet, then warps 2 and 3 at the same barrier, because of atomics without
- * fences. */
+/** Warps 0 and 1 meet, and warps 2 and 3 at the same barrier, maybe at the same time. */
 template <bool RIGHT>
-__global__ void read_after_others_have_met(int *out, int *met) {
-  if (threadIdx.x == 0) *(int *)smem = 1;
-  if (RIGHT) __syncthreads();
-  while (threadIdx.x >= 64 && atomicAdd(met, 0) < 64) continue;
-  named_barrier_sync<64>(1);
-  atomicAdd(met, 1);
-  if (threadIdx.x == 96) *out = *(int *)smem;
+__global__ void meet_at_the_barrier_of_others() {
+  if (threadIdx.x < 64) named_barrier_sync<64>(1);
+  if (RIGHT) named_barrier_sync<128>(2);
+  if (threadIdx.x >= 64) named_barrier_sync<64>(1);
 }
-enum { OTHERS_READ = __LINE__ - 2, OTHERS_WRITE = OTHERS_READ - 5 };
+enum { OTHERS_MEET = __LINE__ - 2, SOME_MEET = OTHERS_MEET - 2 };
 
 TEST(barriers_order_those_that_meet_and_chains_of_them) {
-  read_after_others_have_met<true><<<1, 128, SHARED>>>(sink, named_zeros<int>("met", 1));
   write_after_a_chain<true><<<1, 96, SHARED>>>(sink);
+  meet_at_the_barrier_of_others<true><<<1, 128>>>();
   assert_finds_nothing();
   expect_race([=] { write_after_a_chain<false><<<1, 96, SHARED>>>(sink); }, CHAIN_WRITE,
               CHAIN_READ);
-  expect_race(
-      [=] {
-        read_after_others_have_met<false><<<1, 128, SHARED>>>(sink, named_zeros<int>("met2", 1));
-      },
-      OTHERS_READ, OTHERS_WRITE);
+  expect_race([=] { meet_at_the_barrier_of_others<false><<<1, 128>>>(); }, OTHERS_MEET, SOME_MEET,
+              {lab_kind_text(LAB_BARRIER_REUSED), "64 times", "barrier 1"});
 }
 
 /* --- Lanes of one warp ------------------------------------------------------------------------ */
