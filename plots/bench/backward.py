@@ -76,6 +76,20 @@ def sdpa_backward(torch, case: Case, tensors: list, backend: str) -> Callable[[]
     return lambda: torch.autograd.grad(o, leaves, d_o, retain_graph=True)
 
 
+def fa3_backward(torch, case: Case, tensors: list) -> Callable[[], object]:
+    """The backward pass of FlashAttention-3. LSE is that of FlashAttention-2, because a library of
+    FlashAttention-3 may have been built for backward passes alone."""
+    q, k, v, d_o, o = (tensor.transpose(1, 2).contiguous() for tensor in tensors)  # [B, N, H, D]
+    causal, gradients = case.mask == "causal", [torch.empty_like(x) for x in (q, k, v)]
+    lse = torch.ops.aten._scaled_dot_product_flash_attention(*tensors[:3], 0.0, causal)[1]
+
+    def call() -> list:
+        torch.ops.flash_attn_3.bwd(d_o, q, k, v, o, lse, *gradients, is_causal=causal)
+        return [gradient.transpose(1, 2) for gradient in gradients]
+
+    return call
+
+
 # As BASELINES of contestants.py.
 BACKWARD_BASELINES = (
     (
@@ -84,6 +98,7 @@ BACKWARD_BASELINES = (
         lambda case: True,
         lambda torch, case, tensors: sdpa_backward(torch, case, tensors, "FLASH_ATTENTION"),
     ),
+    ("fa3", "FlashAttention-3", lambda case: True, fa3_backward),
     (
         "cudnn",
         "cuDNN",

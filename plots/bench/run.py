@@ -323,14 +323,14 @@ def run(words: argparse.Namespace) -> int:
     kind = "backward" if words.backward else "forward"
     steps = [step for step in map(StepLibrary, paths) if step.is_backward == words.backward]
     torch, baselines = torch_on_a_gpu(), BACKWARD_BASELINES if words.backward else BASELINES
-    if torch is not None and not words.backward and (why := load_fa3(torch)):
+    if torch is not None and (why := load_fa3(torch)):
         print(f"bench: FlashAttention-3 is not compared: {why}")
-        baselines = [baseline for baseline in BASELINES if not baseline[0].startswith("fa3")]
+        baselines = [baseline for baseline in baselines if not baseline[0].startswith("fa3")]
     programs = {step.name: words.build.resolve() / step.name for step in steps}
     origin = {name: value for name, value in measure_ceilings(programs[steps[0].name]).items() if name not in GPU_STATE}
     if torch is not None:
         origin |= {"torch": torch.__version__, "cudnn": str(torch.backends.cudnn.version())}
-    if torch is not None and baselines is BASELINES:
+    if torch is not None and any(short == "fa3" for short, *_ in baselines):
         origin["fa3_commit"] = os.environ.get("FA3_COMMIT", "unknown")
     path = output_of(words, origin)
     there = present(path)
