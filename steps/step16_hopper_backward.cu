@@ -17,7 +17,8 @@
  * - Barriers of the whole block are gone. A consumer waits for tiles, for its own products, and
  * once for each tile for the dS^T of the other consumer.
  *
- * What it costs: the accumulators take 192 of 240 registers at D = 128, and 160 and more at D = 64.
+ * What it costs: the four accumulators take 192 of 240 registers, and decide the sizes of the
+ * tiles.
  *
  * What to look at: what each wait leaves in flight, and what may be overwritten after it.
  */
@@ -181,6 +182,7 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Probl
     wgmma_wait<0>(dp);  // dP^T is complete
     to_ds(dp, s[0], shared.d[stage]);
     pack_probs<T>(ds, dp);
+    // The dS^T that was there two tiles ago has been read: both consumers have arrived since.
     write_ds(shared.ds[stage], ds, row, &shared.ds_full);
 
     wgmma_fence();  // P^T and dS^T are in their registers

@@ -2,16 +2,16 @@
  * @file
  * Step 16b: D = 256, where each of the two consumers has one gradient.
  *
- * The idea: at D = 256 a consumer has no registers for dV and dK of 64 keys, which take 256 for
- * each thread. So consumer 0 has S^T and dV, and consumer 1 dP^T and dK, all for the same 64 keys.
+ * The idea: at D = 256 dV and dK of 64 keys would take 256 registers of each thread of a consumer.
+ * So consumer 0 has S^T and dV, and consumer 1 dP^T and dK, both for the same 64 keys.
  *
  * What changed since step 16:
- * - dS^T = P^T o (dP^T - D) needs both consumers: consumer 0 hands over P^T in fp32, through shared
- *   memory. A thread of consumer 1 has the same elements of dP^T, so it reads what one thread
- * wrote.
- * - dS^T of a tile is written by consumer 1 alone, and both wait for it.
- * - dQ of a consumer is twice as wide, and is computed in two halves: the first is added to its
- * sums while the second is computed.
+ * - dS^T = P^T o (dP^T - D) needs both: consumer 0 hands P^T over in fp32, through shared memory. A
+ *   thread of consumer 1 has the same elements as that thread of consumer 0, so each reads what one
+ *   thread has written, 16 bytes at a time.
+ * - Consumer 1 writes dS^T; both wait for it.
+ * - A consumer has 128 columns of dQ, in two halves: the left one is added to its sums while the
+ *   right one is computed.
  *
  * What it costs: with 64 keys instead of 128, a block adds twice as much to dQ for each score.
  *
