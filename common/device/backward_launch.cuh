@@ -14,8 +14,9 @@
 /** A kernel of a pass. */
 using BackwardKernel = void (*)(Problem problem, BackwardTensors t, PassHeads heads);
 
-/** The same with tensor maps: each step that has such a kernel has its own. */
-struct BackwardMaps;
+struct BackwardMaps;  // backward_maps.cuh
+
+/** The same with tensor maps. */
 using TmaKernel = void (*)(Problem problem, BackwardTensors t, PassHeads heads, BackwardMaps maps);
 
 /** What the thread blocks of a kernel divide among them. */
