@@ -14,6 +14,11 @@
 /** A kernel of a pass. */
 using BackwardKernel = void (*)(Problem problem, BackwardTensors t, PassHeads heads);
 
+struct BackwardMaps;  // backward_maps.cuh
+
+/** The same with tensor maps. */
+using TmaKernel = void (*)(Problem problem, BackwardTensors t, PassHeads heads, BackwardMaps maps);
+
 /** What the thread blocks of a kernel divide among them. */
 enum Share { SHARE_ROWS, SHARE_QUERIES, SHARE_KEYS, SHARE_SUMS };
 
@@ -24,7 +29,17 @@ struct BackwardPart {
   Share share;               /**< what its grid counts */
   int tile;                  /**< queries or keys of a thread block */
   int threads, shared_bytes; /**< of a thread block */
+  TmaKernel tma_kernel;      /**< in place of `kernel`: it uses TMA and wgmma; or NULL */
 };
+
+/** Does a kernel of the configuration use TMA and wgmma? */
+template <typename Config>
+static bool uses_wgmma(const Config *c) {
+  for (const BackwardPart &part : c->parts) {
+    if (part.tma_kernel != NULL) return true;
+  }
+  return false;
+}
 
 /** The kernels for one type and head dimension. */
 struct BackwardConfig {
@@ -67,13 +82,13 @@ static void describe_backward(const Problem *problem, int heads, Description *de
   *description = {};
   description->block_m = c->block_m;
   description->block_n = c->block_n;
-  description->ceiling = CEILING_MMA;
-  description->compute_capability = 80;
+  description->ceiling = uses_wgmma(c) ? CEILING_WGMMA : CEILING_MMA;
+  description->compute_capability = uses_wgmma(c) ? 90 : 80;
   description->multiplies_masked_keys = true;
   for (const BackwardPart &part : c->parts) {
     description->launches[description->launch_count++] = {
-        part.name, (const void *)part.kernel, backward_grid(part, problem, heads),
-        dim3(part.threads), (size_t)part.shared_bytes};
+        part.name, part.tma_kernel ? (const void *)part.tma_kernel : (const void *)part.kernel,
+        backward_grid(part, problem, heads), dim3(part.threads), (size_t)part.shared_bytes};
   }
 }
 
@@ -112,7 +127,7 @@ static cudaError_t backward_in_passes(const Problem *problem, const BackwardTens
   return cudaGetLastError();
 }
 
-/** Step::supports of a step with these configurations, for D = 64, 128 and 256. */
+/** Step::supports of a step with these configurations. */
 template <const auto &CONFIGS>
 static bool supports_backward(const Problem *problem, char *why, size_t why_size) {
   const auto odd = [](const Strides &s) { return (s.batch % 8 | s.head % 8 | s.row % 8) != 0; };
@@ -132,11 +147,11 @@ static bool supports_backward(const Problem *problem, char *why, size_t why_size
     }
   }
   if (c == NULL) {
-    snprintf(why, why_size, "--head-dim %d: %s takes D = 64, 128 or 256", problem->head_dim,
-             step.name);
-  } else if (major < 8) {
-    snprintf(why, why_size, "this GPU has compute capability %d.%d: %s needs 8.0", major, minor,
-             step.name);
+    snprintf(why, why_size, "--head-dim %d: %s takes %s", problem->head_dim, step.name,
+             step.head_dims);
+  } else if (uses_wgmma(c) ? major != 9 || minor != 0 : major < 8) {
+    snprintf(why, why_size, "this GPU has compute capability %d.%d: %s needs %s", major, minor,
+             step.name, uses_wgmma(c) ? "9.0 (Hopper)" : "8.0");
   } else if (shared_bytes > shared_limit) {
     snprintf(why, why_size, "--head-dim %d: %s needs %d bytes of shared memory, this GPU has %d",
              problem->head_dim, step.name, shared_bytes, shared_limit);

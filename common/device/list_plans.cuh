@@ -131,7 +131,8 @@ static __global__ void __launch_bounds__(WARP_SIZE)
 /** The map of the bits of PARTIAL tiles, if there are any: a box has those of one tile. */
 static cudaError_t make_bits_map(CUtensorMap *map, const PartialTiles &partial) {
   if (partial.partial_tiles == 0) return cudaSuccess;
-  return make_words_map(map, partial.bits, CONSUMER_ROWS * LISTED_KEYS / 32, partial.partial_tiles);
+  constexpr int WORDS = CONSUMER_ROWS * LISTED_KEYS / 32;
+  return make_words_map(map, partial.bits, WORDS, partial.partial_tiles, WORDS);
 }
 
 /** BlockMaskSupport::prepared_bytes of such a step. */

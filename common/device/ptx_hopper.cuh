@@ -306,13 +306,13 @@ __device__ __forceinline__ void wgmma_wait(Fragments &...completed) {
 #define WGMMA_REGISTERS_256 WGMMA_REGISTERS_240 ", %120, %121, %122, %123, %124, %125, %126, %127"
 
 // A from shared memory: the operands after the accumulators are numbered A0, A1, ...
-#define WGMMA_SHARED(n, type, A0, A1, A2, A3)                                            \
-  HOPPER_ASM("{ .reg .pred add; setp.ne.b32 add, %" #A2                                  \
-             ", 0;\n"                                                                    \
-             "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type             \
-             " {" WGMMA_REGISTERS_##n "}, %" #A0 ", %" #A1 ", add, 1, 1, 0, %" #A3 "; }" \
-             : WGMMA_ACCUMULATORS_##n                                                    \
-             : "l"(a), "l"(b), "r"((int)accumulate), "n"((int)TRANSPOSE_B))
+#define WGMMA_SHARED(n, type, A0, A1, A2, A3, A4)                                               \
+  HOPPER_ASM("{ .reg .pred add; setp.ne.b32 add, %" #A2                                         \
+             ", 0;\n"                                                                           \
+             "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type                    \
+             " {" WGMMA_REGISTERS_##n "}, %" #A0 ", %" #A1 ", add, 1, 1, %" #A3 ", %" #A4 "; }" \
+             : WGMMA_ACCUMULATORS_##n                                                           \
+             : "l"(a), "l"(b), "r"((int)accumulate), "n"((int)TRANSPOSE_A), "n"((int)TRANSPOSE_B))
 
 #define WGMMA_REGISTER(n, type, A0, A1, A2, A3, A4, A5, A6)                                \
   HOPPER_ASM("{ .reg .pred add; setp.ne.b32 add, %" #A5                                    \
@@ -338,9 +338,9 @@ __device__ __forceinline__ void wgmma_wait(Fragments &...completed) {
   SHAPE(192, 96, 97, 98, 99, 100, 101, 102) \
   SHAPE(256, 128, 129, 130, 131, 132, 133, 134)
 
-#define WGMMA_SHARED_CASE(n, A0, A1, A2, A3, A4, A5, A6)                \
-  if constexpr (N == n && FP16) WGMMA_SHARED(n, "f16", A0, A1, A2, A3); \
-  if constexpr (N == n && !FP16) WGMMA_SHARED(n, "bf16", A0, A1, A2, A3);
+#define WGMMA_SHARED_CASE(n, A0, A1, A2, A3, A4, A5, A6)                    \
+  if constexpr (N == n && FP16) WGMMA_SHARED(n, "f16", A0, A1, A2, A3, A4); \
+  if constexpr (N == n && !FP16) WGMMA_SHARED(n, "bf16", A0, A1, A2, A3, A4);
 #define WGMMA_REGISTER_CASE(n, A0, A1, A2, A3, A4, A5, A6)                            \
   if constexpr (N == n && FP16) WGMMA_REGISTER(n, "f16", A0, A1, A2, A3, A4, A5, A6); \
   if constexpr (N == n && !FP16) WGMMA_REGISTER(n, "bf16", A0, A1, A2, A3, A4, A5, A6);
@@ -378,9 +378,10 @@ inline constexpr bool IS_FP16<__half> = true; /**< see above */
  * matrix B in shared memory. All threads of a warpgroup issue it; it runs on its own until a wait.
  * Warp w holds rows 16 w to 16 w + 15 of D, in N / 8 tiles laid out like those of mma_m16n8k16().
  * `a` and `b` describe the matrices: see wgmma_descriptor(). Without TRANSPOSE_B the 16 elements of
- * a column of B are adjacent in memory, with it the N elements of a row.
+ * a column of B are adjacent in memory, with it the N elements of a row. Without TRANSPOSE_A the 16
+ * elements of a row of A are adjacent, with it the 64 of a column.
  */
-template <typename T, bool TRANSPOSE_B, int TILES>
+template <typename T, bool TRANSPOSE_B, bool TRANSPOSE_A = false, int TILES>
 __device__ __forceinline__ void wgmma(float (&d)[TILES][4], uint64_t a, uint64_t b,
                                       bool accumulate) {
   constexpr int N = 8 * TILES;
@@ -389,8 +390,9 @@ __device__ __forceinline__ void wgmma(float (&d)[TILES][4], uint64_t a, uint64_t
   static_assert(false WGMMA_SHAPES(WGMMA_IS_N), "add this N to the list of shapes");
   WGMMA_SHAPES(WGMMA_SHARED_CASE)
 #else
-  const SimtWgmma operands = {
-      d[0], NULL, a, b, N, accumulate, false, TRANSPOSE_B, IS_FP16<T> ? SIMT_FP16 : SIMT_BF16};
+  const SimtWgmma operands = {d[0],        NULL,        a,
+                              b,           N,           accumulate,
+                              TRANSPOSE_A, TRANSPOSE_B, IS_FP16<T> ? SIMT_FP16 : SIMT_BF16};
   simt_wgmma(&operands);
 #endif
 }

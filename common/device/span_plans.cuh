@@ -112,9 +112,9 @@ static __global__ void __launch_bounds__(WARP_SIZE)
 
 /** The map of the spans that plan_spans_kernel() copies: a box has those of one consumer. */
 static cudaError_t make_spans_map(CUtensorMap *map, const SpanPlans &plans, int block_m) {
-  return make_words_map(map, (const uint32_t *)plans.consumer_spans,
-                        CONSUMER_ROWS * sizeof(KeySpan) / 4,
-                        plans.plan_count * (block_m / CONSUMER_ROWS));
+  constexpr int WORDS = CONSUMER_ROWS * sizeof(KeySpan) / 4;
+  return make_words_map(map, plans.consumer_spans, WORDS,
+                        plans.plan_count * (block_m / CONSUMER_ROWS), WORDS);
 }
 
 /** BlockMaskSupport::prepared_bytes of such a step. */

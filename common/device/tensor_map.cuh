@@ -93,12 +93,12 @@ static inline cudaError_t make_tensor_map(CUtensorMap *map, const void *tensor,
                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 }
 
-/** The map of a table of 32-bit words, for boxes of one row. */
-static inline cudaError_t make_words_map(CUtensorMap *map, const uint32_t *table, int row_words,
-                                         int64_t rows) {
+/** The map of a table of 32-bit words, for boxes of so many words of a row. */
+static inline cudaError_t make_words_map(CUtensorMap *map, const void *table, int row_words,
+                                         int64_t rows, int box_words) {
   const cuuint64_t sizes[] = {(cuuint64_t)row_words, (cuuint64_t)rows, 1, 1};
   const cuuint64_t bytes[] = {(cuuint64_t)row_words * 4, 16, 16};
-  const cuuint32_t box[] = {(cuuint32_t)row_words, 1, 1, 1};
+  const cuuint32_t box[] = {(cuuint32_t)box_words, 1, 1, 1};
   return encode_tensor_map(map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 4, table, sizes, bytes, box,
                            CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE);
 }

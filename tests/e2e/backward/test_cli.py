@@ -72,7 +72,7 @@ def test_numbers_that_the_type_cannot_hold_are_refused(one: Program, tmp_path) -
 
 
 def test_nan_in_d_o_spreads_to_its_row_of_dq_and_to_all_keys(step: Program, tmp_path) -> None:
-    *tensors, d_o = draw(P, 1)
+    *tensors, d_o = draw(P.for_step(step), 1)
     d_o[0, 1, 2, 3] = np.nan
     done = step.run(
         "--input",

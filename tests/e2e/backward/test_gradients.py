@@ -45,7 +45,7 @@ def test_gradients_are_those_of_numpy(step, p, tmp_path) -> None:
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_o_and_lse_from_files_are_used(step, dtype, tmp_path) -> None:
     """Those of twice the scale change P: kernel and reference use them."""
-    p = Problem(heads=2, seqlen=40, seqlen_kv=50, dtype=dtype)
+    p = Problem(heads=2, seqlen=40, seqlen_kv=50, dtype=dtype).for_step(step)
     tensors = draw(p, 5)
     directory = write(tmp_path / "in", tensors)
     own, _ = solve(step, tmp_path / "own", "--input", directory, *options(p))
@@ -61,7 +61,7 @@ def test_o_and_lse_from_files_are_used(step, dtype, tmp_path) -> None:
 
 def test_masked_keys_have_no_gradients(step, tmp_path) -> None:
     """Queries with dO = 0 add nothing, so neither do the keys that only they attend to."""
-    p = Problem(heads=4, kv_heads=2, seqlen=100, seqlen_kv=100, mask="causal")
+    p = Problem(heads=4, kv_heads=2, seqlen=100, seqlen_kv=100, mask="causal").for_step(step)
     *tensors, d_o = draw(p, 7)
     for first in (64, 33, 1):
         d_o[:, :, first:] = 0
@@ -115,10 +115,11 @@ def test_info_says_what_it_is(step) -> None:
 
 def test_nothing_grows_with_n_squared_but_in_the_first(step) -> None:
     """At most 4 bytes for each element of Q, and arrays like LSE."""
-    done = step.run("--info", "--json", "-", "--seqlen", 1000, "--head-dim", 64)
+    head_dim = Problem().for_step(step).head_dim
+    done = step.run("--info", "--json", "-", "--seqlen", 1024, "--head-dim", head_dim)
     facts = json.loads(done.stdout)
     if facts["intermediate_bytes_per_entry"] == 0:
-        assert facts["workspace_bytes_per_head"] <= 4 * 1000 * 64 + 16 * 1000
+        assert facts["workspace_bytes_per_head"] <= 4 * 1024 * head_dim + 16 * 1024
 
 
 def test_files_that_do_not_fit_are_refused(one, tmp_path) -> None:
