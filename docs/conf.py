@@ -30,18 +30,27 @@ sys.path.insert(0, str(ROOT / "steps/exercises"))
 from catalogue import ENTRIES, plan  # noqa: E402, F401
 
 # The files that the pages are made from, by the names of the pages.
-PAGES = {"contributing": ROOT / "CONTRIBUTING.md", "changelog": ROOT / "CHANGELOG.md",
-         **{path.stem: path for path in DOCS.glob("*.md")},
-         **{entry.page: ROOT / f"steps/exercises/{entry.page}.md" for entry in ENTRIES}}
-HEADERS = [ROOT / "common/attention.h", ROOT / "common/backward.h", ROOT / "common/block_mask.h",
-           *sorted((ROOT / "common/device").glob("*.cuh"))]
+PAGES = {
+    "contributing": ROOT / "CONTRIBUTING.md",
+    "changelog": ROOT / "CHANGELOG.md",
+    **{path.stem: path for path in DOCS.glob("*.md")},
+    **{entry.page: ROOT / f"steps/exercises/{entry.page}.md" for entry in ENTRIES},
+}
+HEADERS = [
+    ROOT / "common/attention.h",
+    ROOT / "common/backward.h",
+    ROOT / "common/block_mask.h",
+    *sorted((ROOT / "common/device").glob("*.cuh")),
+]
 FOUNDATIONS = sorted(ROOT.glob("steps/foundations/f*_*.cu"))
-SOURCES = [*sorted((ROOT / "steps").glob("step*.cu")), *FOUNDATIONS,
-           ROOT / "steps/foundations/foundation.h", *HEADERS]
+SOURCES = [*sorted((ROOT / "steps").glob("step*.cu")), *FOUNDATIONS, ROOT / "steps/foundations/foundation.h", *HEADERS]
 BESIDE = [DOCS / "grade.yml", *(DOCS / "slides").glob("*.md")]  # docs.mk brings them into the site
 REGION = re.compile(r"\S+, region (\w+)")
-NAMES = {file: name for name, file in PAGES.items()} | {
-    file: file.name.replace(".", "_") for file in HEADERS} | {ROOT / "README.md": "index"}
+NAMES = (
+    {file: name for name, file in PAGES.items()}
+    | {file: file.name.replace(".", "_") for file in HEADERS}
+    | {ROOT / "README.md": "index"}
+)
 ADDRESS = address.repository(ROOT)
 
 project = "Attention, step by step"
@@ -66,9 +75,12 @@ pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-con
 copybutton_exclude = ".linenos, .gp, .go"
 copybutton_prompt_text = "$ "
 mathjax_path = "../mathjax/MathJax.js"
-mathjax2_config = {"messageStyle": "none", "jax": ["input/TeX", "output/SVG"],
-                   "extensions": ["tex2jax.js", "TeX/AMSmath.js", "AssistiveMML.js"],
-                   "tex2jax": {"processClass": "math", "ignoreClass": "page"}}
+mathjax2_config = {
+    "messageStyle": "none",
+    "jax": ["input/TeX", "output/SVG"],
+    "extensions": ["tex2jax.js", "TeX/AMSmath.js", "AssistiveMML.js"],
+    "tex2jax": {"processClass": "math", "ignoreClass": "page"},
+}
 breathe_projects = {"headers": str(ROOT / "build/docs/xml")}
 breathe_default_project = "headers"
 breathe_domain_by_extension = {"h": "cpp", "cuh": "cpp"}
@@ -112,46 +124,64 @@ def tree() -> dict[str, list[str]]:
     """The pages in the order of reading, by the captions in the sidebar."""
     steps = [page for page in listed("steps") if "-tried" not in page]
     programs = [page for file in FOUNDATIONS if (page := file.name.split("_")[0]) in PAGES]
-    return {"Start": ["self"], "Chapter 0: foundations": ["foundations", *programs, "gpu"],
-            "The steps": ["steps", *steps],
-            "Primers": ["primers", *(page for page in listed("primers") if page != "gpu")],
-            "Exercises": ["classroom", "exercises"],
-            "Reference": ["reference", *listed("reference"), "headers", "contributing", "changelog"],
-            "For the teacher": ["teaching", "quizzes", "wrong-answers"]}
+    return {
+        "Start": ["self"],
+        "Chapter 0: foundations": ["foundations", *programs, "gpu"],
+        "The steps": ["steps", *steps],
+        "Primers": ["primers", *(page for page in listed("primers") if page != "gpu")],
+        "Exercises": ["classroom", "exercises"],
+        "Reference": ["reference", *listed("reference"), "headers", "contributing", "changelog"],
+        "For the teacher": ["teaching", "quizzes", "wrong-answers"],
+    }
 
 
 def toctree(pages: list[str], caption: str = "") -> str:
-    return "\n".join(["", "```{toctree}", ":hidden:", *([f":caption: {caption}"] if caption else []), "", *pages, "```", ""])
+    return "\n".join(
+        ["", "```{toctree}", ":hidden:", *([f":caption: {caption}"] if caption else []), "", *pages, "```", ""]
+    )
 
 
 def write_headers(app: Sphinx, _) -> None:
     """A page for each header, and one that lists them."""
-    app.srcdir.joinpath("headers.md").write_text("\n".join([
-        "# Headers\n", "The functions and structures that the steps share.\n",
-        *(f"- [{file.relative_to(ROOT / 'common')}]({NAMES[file]}.md)" for file in HEADERS),
-        toctree([NAMES[file] for file in HEADERS])]))
+    app.srcdir.joinpath("headers.md").write_text(
+        "\n".join(
+            [
+                "# Headers\n",
+                "The functions and structures that the steps share.\n",
+                *(f"- [{file.relative_to(ROOT / 'common')}]({NAMES[file]}.md)" for file in HEADERS),
+                toctree([NAMES[file] for file in HEADERS]),
+            ]
+        )
+    )
     for file in HEADERS:
         path = file.relative_to(ROOT / "common")
         app.srcdir.joinpath(f"{NAMES[file]}.md").write_text(
-            f"# {path}\n\nSource: [common/{path}](source/{file.name}.html)\n\n```{{doxygenfile}} {path}\n```\n")
+            f"# {path}\n\nSource: [common/{path}](source/{file.name}.html)\n\n```{{doxygenfile}} {path}\n```\n"
+        )
 
 
 def read_page(app: Sphinx, name: str, content: list[str]) -> None:
     """What MyST writes in another way than code hosts: formulas, pictures for light and dark pages."""
+
     def pictures(match: re.Match) -> str:
         alt, width = (re.search(f'{key}="([^"]*)"', match[0])[1] for key in ("alt", "width"))
         light = re.search(r'<img src="(?:docs/)?([^"]*)"', match[0])[1]
-        return "\n".join(f"```{{image}} {light.replace('_light', '_' + scheme)}\n"
-                         f":alt: {alt}\n:width: {width}px\n:class: only-{scheme}\n```\n"
-                         for scheme in ("light", "dark"))
+        return "\n".join(
+            f"```{{image}} {light.replace('_light', '_' + scheme)}\n"
+            f":alt: {alt}\n:width: {width}px\n:class: only-{scheme}\n```\n"
+            for scheme in ("light", "dark")
+        )
 
     text = re.sub(r"\$`([^`]*)`\$", r"{math}`\1`", content[0])
     text = re.sub(r"^<picture>.*?</picture>", pictures, text, flags=re.MULTILINE | re.DOTALL)
     for entry in ENTRIES:
         if name == entry.page:
             text = text.replace("\n", f"\n\n{entry.facts}\n", 1)
-    if own := [f"- [{entry.name}](../steps/exercises/{entry.page}.md): {entry.title}"
-               for entry in ENTRIES if entry.step == name]:
+    if own := [
+        f"- [{entry.name}](../steps/exercises/{entry.page}.md): {entry.title}"
+        for entry in ENTRIES
+        if entry.step == name
+    ]:
         body, end = text.rstrip().rsplit("\n\n", 1)
         text = "\n".join([body, "\n## Exercises\n", *own, "", end, ""])
     if ADDRESS:
@@ -174,12 +204,18 @@ def region(file: Path, name: str, location: nodes.Node) -> list[nodes.Node]:
         logging.getLogger(__name__).warning("%s has no region %s", file.name, name, location=location)
         return []
     # The marks of other regions become empty lines, so that the numbers stay right.
-    code = dedent("\n".join(re.sub(r"^ *// \[\w+\]$", "", line)
-                            for line in file.read_text().split("\n")[lines[0] - 1:lines[-1]]))
-    block = nodes.literal_block(code, code, language="cuda", linenos=True,
-                                highlight_args={"linenostart": lines[0]})
-    where = nodes.reference("", f"{file.relative_to(ROOT)}, lines {lines[0]} to {lines[-1]}",
-                            refuri=f"source/{file.name}.html#line-{lines[0]}", internal=True)
+    code = dedent(
+        "\n".join(
+            re.sub(r"^ *// \[\w+\]$", "", line) for line in file.read_text().split("\n")[lines[0] - 1 : lines[-1]]
+        )
+    )
+    block = nodes.literal_block(code, code, language="cuda", linenos=True, highlight_args={"linenostart": lines[0]})
+    where = nodes.reference(
+        "",
+        f"{file.relative_to(ROOT)}, lines {lines[0]} to {lines[-1]}",
+        refuri=f"source/{file.name}.html#line-{lines[0]}",
+        internal=True,
+    )
     return [nodes.paragraph("", "", where, classes=["where"]), block]
 
 
@@ -221,8 +257,12 @@ def index_terms(app: Sphinx, doctree: nodes.document) -> None:
     """Who searches for a term of the glossary finds the page that the glossary names, and for
     "exercise 5", "exercise 05" or "ex05" that exercise."""
     terms = [term.strip("`* ") for words, page in glossary() if page == app.env.docname for term in words.split(", ")]
-    terms += [word for entry in ENTRIES if entry.page == app.env.docname for word in (
-        entry.name, entry.number, entry.name.replace("ex", "exercise "))]
+    terms += [
+        word
+        for entry in ENTRIES
+        if entry.page == app.env.docname
+        for word in (entry.name, entry.number, entry.name.replace("ex", "exercise "))
+    ]
     if terms:
         entry = addnodes.index(entries=[("single", term, "", "main", None) for term in terms])
         doctree[0].insert(1, entry)
@@ -231,8 +271,7 @@ def index_terms(app: Sphinx, doctree: nodes.document) -> None:
 
 def source_pages(app: Sphinx):
     for file in SOURCES:
-        code = app.builder.highlighter.highlight_block(
-            file.read_text(), "cuda", linenos="inline", linespans="line")
+        code = app.builder.highlighter.highlight_block(file.read_text(), "cuda", linenos="inline", linespans="line")
         path = file.relative_to(ROOT)
         yield f"source/{file.name}", {"title": str(path), "body": f"<h1>{path}</h1>{code}"}, "page.html"
 

@@ -10,8 +10,11 @@ import sys
 from pathlib import Path
 
 # `int a, *b, c[2]; /**< what they are */`
-MEMBERS = re.compile(r"^( +)((?:const )?\w+) ((?:\*?\w+(?:\[\w+\])?, )+\*?\w+(?:\[\w+\])?);[ \n]+"
-                     r"(/\*\*<(?:[^*]|\*(?!/))*\*/)", re.MULTILINE)
+MEMBERS = re.compile(
+    r"^( +)((?:const )?\w+) ((?:\*?\w+(?:\[\w+\])?, )+\*?\w+(?:\[\w+\])?);[ \n]+"
+    r"(/\*\*<(?:[^*]|\*(?!/))*\*/)",
+    re.MULTILINE,
+)
 MACRO = re.compile(r"^#define (?:.*\\\n)*.*\n", re.MULTILINE)
 
 
@@ -21,7 +24,7 @@ def split(match: re.Match) -> str:
 
 
 def documented(match: re.Match) -> str:
-    with_comment = "/**" in match[0] or match.string[:match.start()].endswith("*/\n")
+    with_comment = "/**" in match[0] or match.string[: match.start()].endswith("*/\n")
     return match[0] if with_comment else "\n" * match[0].count("\n")
 
 

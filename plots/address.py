@@ -7,8 +7,9 @@ from pathlib import Path
 
 def repository(root: Path) -> str:
     """https://github.com/OWNER/NAME."""
-    found = re.search(r"^repository-code: (https://github\.com/[\w.-]+/[\w.-]+)$",
-                      (root / "CITATION.cff").read_text(), re.MULTILINE)
+    found = re.search(
+        r"^repository-code: (https://github\.com/[\w.-]+/[\w.-]+)$", (root / "CITATION.cff").read_text(), re.MULTILINE
+    )
     return found[1] if found else ""
 
 
@@ -26,8 +27,10 @@ def links(address: str, badges: bool) -> str:
     if not badges:
         return f"[Source code]({address}) · [Open the notebook in Colab]({notebook})"
     checks = f"{address}/actions/workflows/ci.yml"
-    return (f"[Read it as a site]({site(address)}) · [![CI]({checks}/badge.svg)]({checks}) "
-            f"[![Open in Colab]({colab}/assets/colab-badge.svg)]({notebook})")
+    return (
+        f"[Read it as a site]({site(address)}) · [![CI]({checks}/badge.svg)]({checks}) "
+        f"[![Open in Colab]({colab}/assets/colab-badge.svg)]({notebook})"
+    )
 
 
 def in_notebook(text: str, address: str) -> str:

@@ -49,8 +49,9 @@ def added_lines(step: str, after: str | None) -> int:
     with tempfile.NamedTemporaryFile("w") as before:
         before.write(code_of(text_of(after)) if after else "")
         before.flush()
-        found = subprocess.run(["diff", before.name, "-"], input=code_of(text_of(step)),
-                               capture_output=True, text=True, check=False)
+        found = subprocess.run(
+            ["diff", before.name, "-"], input=code_of(text_of(step)), capture_output=True, text=True, check=False
+        )
     return len(re.findall("^>", found.stdout, re.MULTILINE))
 
 
@@ -63,8 +64,9 @@ def step_before(step: str) -> str | None:
 
 def longest_function(code: str) -> tuple[int, str]:
     """Its lines of code, and its name. It begins in the first column, and so does its last brace."""
-    functions = re.finditer(r"^\w[^;{}]*?\b(?!__launch_bounds__)(\w+)\([^;{}]*\{\n.*?^\}$", code,
-                            re.MULTILINE | re.DOTALL)
+    functions = re.finditer(
+        r"^\w[^;{}]*?\b(?!__launch_bounds__)(\w+)\([^;{}]*\{\n.*?^\}$", code, re.MULTILINE | re.DOTALL
+    )
     return max((len(found[0].splitlines()), found[1]) for found in functions)
 
 
@@ -73,7 +75,7 @@ def main() -> int:
     print(f"{'step':8} {'after':8} lines added  longest function")
     for step in SOURCES:
         text, after = text_of(step), step_before(step)
-        header = re.sub(r"\n \* ?", " ", text[:text.index("*/")])
+        header = re.sub(r"\n \* ?", " ", text[: text.index("*/")])
         lines, added = len(text.splitlines()), added_lines(step, after)
         longest, name = longest_function(code_of(text))
         most = CHAPTER if "opens a chapter" in header else ADDED
@@ -81,14 +83,21 @@ def main() -> int:
         is_exception = "Longer than other steps: " in header
         exceptions += [step] * is_exception
         failed += [step] * (too_long and not is_exception)
-        print(f"{step:8} {after or '-':8} {lines:5} {added:5}  {longest:3} {name:18}"
-              f"{'exception' if is_exception else 'too long' if too_long else ''}".rstrip())
+        print(
+            f"{step:8} {after or '-':8} {lines:5} {added:5}  {longest:3} {name:18}"
+            f"{'exception' if is_exception else 'too long' if too_long else ''}".rstrip()
+        )
     if failed:
-        print(f"budget: over {LINES} lines, {ADDED} added lines of code, {CHAPTER} where a chapter opens, or "
-              f"{FUNCTION} lines of a function: {', '.join(failed)}", file=sys.stderr)
+        print(
+            f"budget: over {LINES} lines, {ADDED} added lines of code, {CHAPTER} where a chapter opens, or "
+            f"{FUNCTION} lines of a function: {', '.join(failed)}",
+            file=sys.stderr,
+        )
     if len(exceptions) > EXCEPTIONS:
-        print(f"budget: {len(exceptions)} steps are exceptions, at most {EXCEPTIONS} may be: "
-              f"{', '.join(exceptions)}", file=sys.stderr)
+        print(
+            f"budget: {len(exceptions)} steps are exceptions, at most {EXCEPTIONS} may be: {', '.join(exceptions)}",
+            file=sys.stderr,
+        )
     return 1 if failed or len(exceptions) > EXCEPTIONS else 0
 
 

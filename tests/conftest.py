@@ -7,7 +7,8 @@ import re
 KEPT = re.compile(
     "PATH|HOME|USER|LOGNAME|TMPDIR|TERM|XDG_.*|PY.*|VIRTUAL_ENV|LD_.*|CUDA.*|NVIDIA.*"  # of the machine
     "|BACKEND|STEP_DIR|WERROR|OMP_NUM_THREADS|SIMT_THREADS"  # set by the Makefile
-    "|PAIRWISE_SEED|MASK_SEED|MASK_CASES|GRADIENT_SEED|GRADIENT_PROBLEMS|SIMT_SLOW|FA3_LIBRARY")  # read by tests
+    "|PAIRWISE_SEED|MASK_SEED|MASK_CASES|GRADIENT_SEED|GRADIENT_PROBLEMS|SIMT_SLOW|FA3_LIBRARY"
+)  # read by tests
 
 for name in [name for name in os.environ if not KEPT.fullmatch(name)]:
     del os.environ[name]

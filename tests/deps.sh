@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 debian=(gcc g++ libcmocka-dev clang-format cppcheck valgrind gdb binutils git python3 python3-venv
-  doxygen libjs-mathjax chromium fonts-dejavu-core)
+  doxygen libjs-mathjax chromium-headless-shell fonts-dejavu-core)
 # Steps for arm64, and what runs them here.
 [ "$(uname -m)" != x86_64 ] || debian+=(gcc-aarch64-linux-gnu g++-aarch64-linux-gnu qemu-user)
 python=(numpy pytest pytest-xdist matplotlib playwright nbclient ipykernel ruff

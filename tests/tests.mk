@@ -104,6 +104,7 @@ check-format:
 	  { echo "make $@: Python needs ruff. Install it: make deps" >&2; exit 1; }
 	@clang-format --dry-run -Werror $(C_SOURCES) && echo "check-format: $(words $(C_SOURCES)) files are formatted"
 	@$(PYTHON) -m ruff check
+	@$(PYTHON) -m ruff format --check
 
 budget:
 	@$(PYTHON) -m tests.budget

@@ -22,17 +22,38 @@ smartquotes = False  # two dashes begin an option
 extensions = ["myst_parser", "sphinx_revealjs", "sphinx.ext.mathjax"]
 root_doc = "lesson01"
 mathjax_path = "../../mathjax/MathJax.js"
-mathjax2_config = {"messageStyle": "none", "jax": ["input/TeX", "output/SVG"], "extensions": ["tex2jax.js"],
-                   "tex2jax": {"processClass": "math", "ignoreClass": "reveal"}}
+mathjax2_config = {
+    "messageStyle": "none",
+    "jax": ["input/TeX", "output/SVG"],
+    "extensions": ["tex2jax.js"],
+    "tex2jax": {"processClass": "math", "ignoreClass": "reveal"},
+}
 revealjs_static_path = ["slides.css"]
 revealjs_style_theme = "slides.css"
 revealjs_css_files = ["pygments.css"]
-revealjs_script_conf = {"width": 1280, "height": 720, "margin": 0, "center": False, "hash": True,
-                        "slideNumber": "c/t", "transition": "none", "viewDistance": 99}
+revealjs_script_conf = {
+    "width": 1280,
+    "height": 720,
+    "margin": 0,
+    "center": False,
+    "hash": True,
+    "slideNumber": "c/t",
+    "transition": "none",
+    "viewDistance": 99,
+}
 revealjs_script_plugins = [{"src": "revealjs/plugin/notes/notes.js", "name": "RevealNotes"}]
 # Of reveal.js, what the decks do not use.
-exclude_patterns = ["**/theme", "**/*.map", "**/*.esm.js", "**/*.scss", "**/highlight", "**/markdown", "**/math",
-                    "**/search", "**/zoom"]
+exclude_patterns = [
+    "**/theme",
+    "**/*.map",
+    "**/*.esm.js",
+    "**/*.scss",
+    "**/highlight",
+    "**/markdown",
+    "**/math",
+    "**/search",
+    "**/zoom",
+]
 
 
 class Slides(RevealjsSlideTranslator):
@@ -45,8 +66,9 @@ class Slides(RevealjsSlideTranslator):
 def add_reading(app: Sphinx, name: str, content: list[str]) -> None:
     """What the plan of the course says is read for a lesson, on its first slide."""
     _, _, before, _, after, *_ = (re.sub(r"\]\((?=[a-z])", "](../", cell) for cell in plan()[name])
-    content[0] = content[0].replace("```{revealjs-notes}", f"Read before: {before}.\n\nAfterwards: {after}.\n\n"
-                                    "```{revealjs-notes}", 1)
+    content[0] = content[0].replace(
+        "```{revealjs-notes}", f"Read before: {before}.\n\nAfterwards: {after}.\n\n```{{revealjs-notes}}", 1
+    )
 
 
 def resolve_links(app: Sphinx, doctree: nodes.document) -> None:
@@ -75,7 +97,13 @@ def resolve_links(app: Sphinx, doctree: nodes.document) -> None:
 def setup(app: Sphinx) -> None:
     app.add_lexer("cuda", Cuda)
     app.set_translator("revealjs", Slides)
-    app.add_node(revealjs_notes, override=True, revealjs=(
-        lambda self, _: self.body.append('<aside class="notes">'), lambda self, _: self.body.append("</aside>")))
+    app.add_node(
+        revealjs_notes,
+        override=True,
+        revealjs=(
+            lambda self, _: self.body.append('<aside class="notes">'),
+            lambda self, _: self.body.append("</aside>"),
+        ),
+    )
     app.connect("source-read", add_reading)
     app.connect("doctree-read", resolve_links, priority=100)  # before files to download are collected

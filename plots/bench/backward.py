@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from plots.bench.cases import Case
-from plots.bench.contestants import (BaselineCall, Inputs, Outputs, StepCall, head_of)
+from plots.bench.contestants import BaselineCall, Inputs, Outputs, StepCall, head_of
 from plots.bench.exact import sampled_rows
 from plots.bench.step_library import BackwardTensors, Device, Memory, StepLibrary
 from tests.lib.gradients import answers
@@ -36,7 +36,7 @@ class BackwardOutputs:
 
     def poison(self) -> None:
         for memory in self.memory:
-            memory.fill(0xff)
+            memory.fill(0xFF)
 
     def head(self, batch: int, head: int) -> Gradients:
         return tuple(head_of(memory, self.case, batch, head) for memory in self.memory)
@@ -52,8 +52,9 @@ class BackwardCall(StepCall):
 
     def __call__(self) -> None:
         addresses = (memory.address for memory in self.tensors())
-        self.step.backward(self.shape, BackwardTensors(*addresses, self.more.get("workspace")),
-                           self.more.get("workspace_bytes", 0))
+        self.step.backward(
+            self.shape, BackwardTensors(*addresses, self.more.get("workspace")), self.more.get("workspace_bytes", 0)
+        )
 
 
 class BackwardBaseline(BaselineCall):
@@ -75,12 +76,35 @@ def sdpa_backward(torch, case: Case, tensors: list, backend: str) -> Callable[[]
     return lambda: torch.autograd.grad(o, leaves, d_o, retain_graph=True)
 
 
+def fa3_backward(torch, case: Case, tensors: list) -> Callable[[], object]:
+    """The backward pass of FlashAttention-3. LSE is that of FlashAttention-2, because a library of
+    FlashAttention-3 may have been built for backward passes alone."""
+    q, k, v, d_o, o = (tensor.transpose(1, 2).contiguous() for tensor in tensors)  # [B, N, H, D]
+    causal, gradients = case.mask == "causal", [torch.empty_like(x) for x in (q, k, v)]
+    lse = torch.ops.aten._scaled_dot_product_flash_attention(*tensors[:3], 0.0, causal)[1]
+
+    def call() -> list:
+        torch.ops.flash_attn_3.bwd(d_o, q, k, v, o, lse, *gradients, is_causal=causal)
+        return [gradient.transpose(1, 2) for gradient in gradients]
+
+    return call
+
+
 # As BASELINES of contestants.py.
 BACKWARD_BASELINES = (
-    ("fa2", "FlashAttention-2", lambda case: True,
-     lambda torch, case, tensors: sdpa_backward(torch, case, tensors, "FLASH_ATTENTION")),
-    ("cudnn", "cuDNN", lambda case: True,
-     lambda torch, case, tensors: sdpa_backward(torch, case, tensors, "CUDNN_ATTENTION")),
+    (
+        "fa2",
+        "FlashAttention-2",
+        lambda case: True,
+        lambda torch, case, tensors: sdpa_backward(torch, case, tensors, "FLASH_ATTENTION"),
+    ),
+    ("fa3", "FlashAttention-3", lambda case: True, fa3_backward),
+    (
+        "cudnn",
+        "cuDNN",
+        lambda case: True,
+        lambda torch, case, tensors: sdpa_backward(torch, case, tensors, "CUDNN_ATTENTION"),
+    ),
 )
 
 
@@ -91,17 +115,22 @@ class ExactGradients:
     def __init__(self, case: Case, inputs: BackwardInputs) -> None:
         sampled = sampled_rows(case)
         self.heads, self.rows = [(batch, head) for batch, head, _ in sampled], sampled[0][2]
-        q, k, v, d_o, o, lse = (np.stack(x)[:, None] for x in zip(*(
-            (*inputs.head(*head), *inputs.forward.head(*head)) for head in self.heads), strict=True))
+        q, k, v, d_o, o, lse = (
+            np.stack(x)[:, None]
+            for x in zip(*((*inputs.head(*head), *inputs.forward.head(*head)) for head in self.heads), strict=True)
+        )
         p = Problem(batch=len(self.heads), head_dim=case.head_dim, dtype=case.dtype)
         some, every = self.rows, np.arange(case.seqlen)
 
         def attended(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
             return (keys <= queries[:, None]) | (case.mask == "full")
+
         self.answers = [
-            *answers(p, q[:, :, some], k, v, d_o[:, :, some], o[:, :, some], lse[:, :, some],
-                     attended(some, every), ("dq",)),
-            *answers(p, q, k[:, :, some], v[:, :, some], d_o, o, lse, attended(every, some), ("dk", "dv"))]
+            *answers(
+                p, q[:, :, some], k, v, d_o[:, :, some], o[:, :, some], lse[:, :, some], attended(some, every), ("dq",)
+            ),
+            *answers(p, q, k[:, :, some], v[:, :, some], d_o, o, lse, attended(every, some), ("dk", "dv")),
+        ]
 
     def judge(self, result_of: Callable[[int, int], Gradients]) -> dict:
         """Fields of a record for the results of `result_of(batch, head)`; numbers are of the gradient with the
@@ -116,7 +145,9 @@ class ExactGradients:
             error = np.divide(distance, norms, out=np.zeros_like(norms), where=norms > 0)
             found.append((float((distance / answer.tolerance).max()), float(error.max()), answer.allowed_error))
         share, error, allowed = max(found) if right else (np.nan, np.nan, found[0][2])
-        numbers = {"max_error": error, "allowed_error": float(allowed), "max_error_share": share,
-                   "max_lse_error": None}
-        return {"right": right and share <= 1, "rows_checked": 3 * len(self.heads) * len(self.rows),
-                **{name: x if x is not None and np.isfinite(x) else None for name, x in numbers.items()}}
+        numbers = {"max_error": error, "allowed_error": float(allowed), "max_error_share": share, "max_lse_error": None}
+        return {
+            "right": right and share <= 1,
+            "rows_checked": 3 * len(self.heads) * len(self.rows),
+            **{name: x if x is not None and np.isfinite(x) else None for name, x in numbers.items()},
+        }

@@ -21,8 +21,12 @@ from plots.bench.turns import Stopwatch, Times
 ROUNDS, WARM_UPS = 21, 2
 ALLOWED = 1.01
 QUERIES, WIDTH = 16384, 1024
-CASES = [Case(n, d, mask, "fp16", QUERIES // n, WIDTH // d)
-         for n in (1024, 4096, 16384) for d in (64, 128, 256) for mask in ("full", "causal")]
+CASES = [
+    Case(n, d, mask, "fp16", QUERIES // n, WIDTH // d)
+    for n in (1024, 4096, 16384)
+    for d in (64, 128, 256)
+    for mask in ("full", "causal")
+]
 
 
 def new_over_old(stopwatch: Stopwatch, old: StepCall, new: StepCall, rounds: int) -> float:
@@ -34,12 +38,12 @@ def new_over_old(stopwatch: Stopwatch, old: StepCall, new: StepCall, rounds: int
     return statistics.median(times[new][turn] / times[old][turn] for turn in range(rounds))
 
 
-def compare(old: Path, new: Path, cases: list[Case], rounds: int = ROUNDS,
-            **stopwatch: object) -> dict[tuple[str, str], float]:
+def compare(
+    old: Path, new: Path, cases: list[Case], rounds: int = ROUNDS, **stopwatch: object
+) -> dict[tuple[str, str], float]:
     """Returns new time / old time by step and case; prints a line for each case."""
     names = sorted(path.name for path in old.glob("libstep*.so") if (new / path.name).exists())
-    pairs = [tuple(StepLibrary((folder / name).resolve()) for folder in (old, new))
-             for name in names]
+    pairs = [tuple(StepLibrary((folder / name).resolve()) for folder in (old, new)) for name in names]
     pairs = [pair for pair in pairs if not pair[1].is_backward]
     device, found = Device(StepLibrary((new / names[0]).resolve())), {}
     clock = Stopwatch(device, **stopwatch)
@@ -49,8 +53,7 @@ def compare(old: Path, new: Path, cases: list[Case], rounds: int = ROUNDS,
         for case in cases:
             outputs, told = Outputs(device, case), []
             for pair in pairs:
-                mask = (Mask(device, folders[case.mask, case.seqlen], case)
-                        if pair[1].takes_block_masks else None)
+                mask = Mask(device, folders[case.mask, case.seqlen], case) if pair[1].takes_block_masks else None
                 dtype = "e4m3" if pair[1].takes_e4m3 else case.dtype
                 inputs = Inputs(device, replace(case, dtype=dtype))
                 calls = [StepCall(step, inputs, outputs, mask) for step in pair]
@@ -66,8 +69,10 @@ def main() -> int:
     for step in dict.fromkeys(step for step, _ in found):
         ratios = {case: ratio for (name, case), ratio in found.items() if name == step}
         worst = max(ratios, key=ratios.get)
-        print(f"{step}: new over old, median of all cases "
-              f"{statistics.median(ratios.values()):.4f}, worst {ratios[worst]:.4f} ({worst})")
+        print(
+            f"{step}: new over old, median of all cases "
+            f"{statistics.median(ratios.values()):.4f}, worst {ratios[worst]:.4f} ({worst})"
+        )
     return 1 if max(found.values()) > ALLOWED else 0
 
 

@@ -31,12 +31,20 @@ class Case:
     kind: str = "forward"  # or backward
 
     def __str__(self) -> str:
-        return (f"D={self.head_dim} N={self.seqlen} {self.dtype} {self.mask}"
-                + " backward" * (self.kind == "backward"))
+        return f"D={self.head_dim} N={self.seqlen} {self.dtype} {self.mask}" + " backward" * (self.kind == "backward")
 
     def shape(self) -> Shape:
-        return Shape(self.batch, self.heads, self.heads, self.seqlen, self.seqlen, self.head_dim,
-                     self.dtype == "bf16", self.mask == "causal", e4m3=self.dtype == "e4m3")
+        return Shape(
+            self.batch,
+            self.heads,
+            self.heads,
+            self.seqlen,
+            self.seqlen,
+            self.head_dim,
+            self.dtype == "bf16",
+            self.mask == "causal",
+            e4m3=self.dtype == "e4m3",
+        )
 
     def o_dtype(self) -> str:
         """The type of O of the steps."""
@@ -52,8 +60,13 @@ class Case:
 
     def fields(self) -> dict:
         """The fields of its records."""
-        return {**asdict(self), "kv_heads": self.heads, "seqlen_kv": self.seqlen,
-                "scale": self.head_dim**-0.5, "input": "normal"}
+        return {
+            **asdict(self),
+            "kv_heads": self.heads,
+            "seqlen_kv": self.seqlen,
+            "scale": self.head_dim**-0.5,
+            "input": "normal",
+        }
 
     def takes_step(self, step: str) -> bool:
         """The table beside a slow step names the longest sequence that it is measured with."""
@@ -61,8 +74,7 @@ class Case:
 
     def takes_flex(self) -> bool:
         """FlexAttention runs few cases: compiling each takes seconds."""
-        return (not self.mask.startswith(("blocks", "random")) and self.dtype == "fp16"
-                and self.seqlen in MASK_SEQLENS)
+        return not self.mask.startswith(("blocks", "random")) and self.dtype == "fp16" and self.seqlen in MASK_SEQLENS
 
     def rule(self) -> Rule:
         """The rule of the mask, with as many keys as queries."""
@@ -77,8 +89,7 @@ class Case:
         }[name]
 
 
-def case(seqlen: int, head_dim: int, mask: str = "full", dtype: str = "fp16",
-         kind: str = "forward") -> Case:
+def case(seqlen: int, head_dim: int, mask: str = "full", dtype: str = "fp16", kind: str = "forward") -> Case:
     """A problem of the grid."""
     return Case(seqlen, head_dim, mask, dtype, QUERIES // seqlen, WIDTH // head_dim, kind)
 
@@ -86,15 +97,19 @@ def case(seqlen: int, head_dim: int, mask: str = "full", dtype: str = "fp16",
 def block_masks(seqlen: int) -> list[str]:
     """The masks besides full and causal. Drawing random entries is too slow for greater lengths."""
     densities = [f"blocks:0.{tenth}" for tenth in range(1, 10)]
-    return ["window:1024", "document:8", f"prefix:{seqlen // 4}", *densities,
-            *(["random:0.5"] if seqlen <= MASK_SEQLENS[0] else [])]
+    return [
+        "window:1024",
+        "document:8",
+        f"prefix:{seqlen // 4}",
+        *densities,
+        *(["random:0.5"] if seqlen <= MASK_SEQLENS[0] else []),
+    ]
 
 
 def all_cases() -> list[Case]:
     """All problems, beginning with the shape of the README's table."""
     dense = [case(n, d, mask) for d in HEAD_DIMS for n in SEQLENS for mask in DENSE]
-    masked = [case(n, d, mask) for n in MASK_SEQLENS for mask in block_masks(n)
-              for d in MASK_HEAD_DIMS]
+    masked = [case(n, d, mask) for n in MASK_SEQLENS for mask in block_masks(n) for d in MASK_HEAD_DIMS]
     bf16 = [case(n, 128, mask, "bf16") for n in SEQLENS for mask in DENSE]
     e4m3 = [case(n, d, mask, "e4m3") for d in HEAD_DIMS[:2] for n in SEQLENS for mask in DENSE]
     return [*dense, *masked, *bf16, *e4m3]
@@ -102,13 +117,16 @@ def all_cases() -> list[Case]:
 
 def backward_cases() -> list[Case]:
     """All problems of backward steps, beginning with the shape of the README's table."""
-    return [case(n, d, mask, dtype, "backward") for n in BACKWARD_SEQLENS
-            for d, dtype in (*((d, "bf16") for d in HEAD_DIMS), (128, "fp16")) for mask in DENSE]
+    return [
+        case(n, d, mask, dtype, "backward")
+        for n in BACKWARD_SEQLENS
+        for d, dtype in (*((d, "bf16") for d in HEAD_DIMS), (128, "fp16"))
+        for mask in DENSE
+    ]
 
 
 def quick_cases(kind: str = "forward") -> list[Case]:
     """The shape of the README's table, without a mask and with two, and in e4m3."""
     if kind == "backward":
         return backward_cases()[:2]
-    return [*(case(4096, 128, mask) for mask in (*DENSE, "window:1024")),
-            case(4096, 128, "full", "e4m3")]
+    return [*(case(4096, 128, mask) for mask in (*DENSE, "window:1024")), case(4096, 128, "full", "e4m3")]

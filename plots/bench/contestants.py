@@ -13,8 +13,7 @@ import numpy as np
 
 from plots.bench.cases import DENSE, MASK_BLOCK, Case
 from plots.bench.exact import HeadResult
-from plots.bench.step_library import (BlockMask, Device, Memory, StepLibrary, block_mask,
-                                      span_mask)
+from plots.bench.step_library import BlockMask, Device, Memory, StepLibrary, block_mask, span_mask
 from plots.bench.turns import reason_of
 from tests.lib import masks
 from tests.lib.reference import as_doubles, to_e4m3
@@ -43,20 +42,25 @@ class Inputs:
                 arrays, scales = [bits.ravel() for bits, _ in pairs], [x for _, x in pairs]
             else:
                 arrays = [to_16_bits(array, case.dtype) for array in arrays]
-            self._known[key] = (arrays, [device.upload(array) for array in arrays],
-                                scales, [device.upload(array) for array in scales])
+            self._known[key] = (
+                arrays,
+                [device.upload(array) for array in arrays],
+                scales,
+                [device.upload(array) for array in scales],
+            )
         self.arrays, self.memory, self.scales, self.scales_memory = self._known[key]
 
     def head(self, batch: int, head: int) -> tuple[np.ndarray, ...]:
         """Q, K and V of a head as doubles, each [N, D]."""
         size = self.case.seqlen * self.case.head_dim
         start = (batch * self.case.heads + head) * size
-        values = (as_doubles(array[start:start + size], self.case.dtype)
-                  .reshape(-1, self.case.head_dim) for array in self.arrays)
+        values = (
+            as_doubles(array[start : start + size], self.case.dtype).reshape(-1, self.case.head_dim)
+            for array in self.arrays
+        )
         if not self.scales:
             return tuple(values)
-        return tuple(float(scales[batch, head]) * x
-                     for scales, x in zip(self.scales, values, strict=True))
+        return tuple(float(scales[batch, head]) * x for scales, x in zip(self.scales, values, strict=True))
 
 
 def to_16_bits(x: np.ndarray, dtype: str) -> np.ndarray:
@@ -64,7 +68,7 @@ def to_16_bits(x: np.ndarray, dtype: str) -> np.ndarray:
     if dtype == "fp16":
         return x.astype(np.float16).view(np.uint16)
     bits = x.view(np.uint32)
-    return ((bits + 0x7fff + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
 def head_of(memory: Memory, case: Case, batch: int, head: int) -> np.ndarray:
@@ -86,22 +90,27 @@ class Contestant:
 
 # --- Block masks ----------------------------------------------------------------------------------
 
+
 @contextmanager
 def saved_masks(program: Path, wanted: set[tuple[str, int]]) -> Iterator[dict[tuple, Path]]:
     """Folders with block masks that the program writes, by mask and length, with as many keys as
     queries, for all heads. The program is not called if no masks are wanted."""
     with tempfile.TemporaryDirectory() as directory:
-        folders = {(mask, n): Path(directory) / f"{mask.replace(':', '_')}_{n}"
-                   for mask, n in sorted(wanted)}
-        (Path(directory) / "cases").write_text("".join(
-            f"-b 1 -H 1 -n {n} -d 64 --mask {mask} --save-mask {folder}\n"
-            for (mask, n), folder in folders.items()))
+        folders = {(mask, n): Path(directory) / f"{mask.replace(':', '_')}_{n}" for mask, n in sorted(wanted)}
+        (Path(directory) / "cases").write_text(
+            "".join(
+                f"-b 1 -H 1 -n {n} -d 64 --mask {mask} --save-mask {folder}\n" for (mask, n), folder in folders.items()
+            )
+        )
         if not folders:
             yield {}
             return
-        done = subprocess.run([program, "--mask-block", f"{MASK_BLOCK}x{MASK_BLOCK}",
-                               "--draw-mask", "--cases", f"{directory}/cases"],
-                              capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [program, "--mask-block", f"{MASK_BLOCK}x{MASK_BLOCK}", "--draw-mask", "--cases", f"{directory}/cases"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode != 0:
             raise RuntimeError(f"{program} --save-mask: {done.stderr.strip()}")
         yield folders
@@ -126,10 +135,10 @@ class Mask:
     def __init__(self, device: Device, folder: Path, case: Case) -> None:
         self.host = masks.read(folder)
         self.memory = [device.upload(tensor) for tensor in self.host.tensors()]
-        self.c: BlockMask = block_mask([tensor.shape for tensor in self.host.tensors()],
-                                       [memory.address for memory in self.memory])
-        self.dense = (None if case.mask in DENSE
-                      else masks.to_dense(self.host, case.seqlen, case.seqlen)[0, 0])
+        self.c: BlockMask = block_mask(
+            [tensor.shape for tensor in self.host.tensors()], [memory.address for memory in self.memory]
+        )
+        self.dense = None if case.mask in DENSE else masks.to_dense(self.host, case.seqlen, case.seqlen)[0, 0]
         self.spans: BlockMask | None = None
         if (spans := row_spans(case, self.dense)) is not None:
             self.memory.append(device.upload(spans))
@@ -143,13 +152,17 @@ class Mask:
         """Fields of a record: the form that the step gets, the number of blocks, and of those that
         are not masked."""
         used = np.arange(self.host.types.shape[3]) < self.host.counts[..., None]
-        return {"mask_form": "blocks" if self.form_for(step) is self.c else "row spans",
-                "mask_block_q": MASK_BLOCK, "mask_block_kv": MASK_BLOCK,
-                "mask_blocks": self.host.counts.shape[2] ** 2,
-                "mask_blocks_active": int((used & (self.host.types != masks.MASKED)).sum())}
+        return {
+            "mask_form": "blocks" if self.form_for(step) is self.c else "row spans",
+            "mask_block_q": MASK_BLOCK,
+            "mask_block_kv": MASK_BLOCK,
+            "mask_blocks": self.host.counts.shape[2] ** 2,
+            "mask_blocks_active": int((used & (self.host.types != masks.MASKED)).sum()),
+        }
 
 
 # --- Steps ----------------------------------------------------------------------------------------
+
 
 class Outputs:
     """O and LSE of a case on the device, which all steps share: only one is checked at a time."""
@@ -161,8 +174,8 @@ class Outputs:
 
     def poison(self) -> None:
         """Fills both with NaN, which shows elements that a step does not write."""
-        self.o.fill(0xff)
-        self.lse.fill(0xff)
+        self.o.fill(0xFF)
+        self.lse.fill(0xFF)
 
     def head(self, batch: int, head: int) -> HeadResult:
         lse = np.empty(self.case.seqlen, np.float32)
@@ -202,19 +215,23 @@ class StepCall:
         return *self.inputs.memory, self.outputs.o, self.outputs.lse
 
     def __call__(self) -> None:
-        self.step.forward(self.shape, *(memory.address for memory in self.tensors()),
-                          scales=self.scales, **self.more)
+        self.step.forward(self.shape, *(memory.address for memory in self.tensors()), scales=self.scales, **self.more)
 
     def contestant(self, entries: int) -> Contestant:
         """The pass as a Contestant; `entries` is the number of unmasked entries in all heads."""
         ceiling, traffic = self.step.ceiling(self.shape, self.more.get("mask"))
         must_move = sum(memory.size for memory in self.tensors()) + traffic * entries
-        fields = {"step": self.step.name, "must_move_bytes": must_move, "ceiling": ceiling,
-                  **(self.mask.fields(self.step) if self.mask else {})}
+        fields = {
+            "step": self.step.name,
+            "must_move_bytes": must_move,
+            "ceiling": ceiling,
+            **(self.mask.fields(self.step) if self.mask else {}),
+        }
         return Contestant(self.step.name, fields, self, self.outputs.head)
 
 
 # --- Baselines ------------------------------------------------------------------------------------
+
 
 def torch_on_a_gpu():
     """The module torch, or None if it is missing or finds no GPU."""
@@ -234,8 +251,9 @@ class BaselineCall:
     def __init__(self, torch, inputs: Inputs, build: Callable[..., Callable[[], object]]) -> None:
         case, self.torch, self.memory = inputs.case, torch, inputs.memory
         shape = case.batch, case.heads, case.seqlen, case.head_dim
-        typestr, dtype = {"fp16": ("<i2", "float16"), "bf16": ("<i2", "bfloat16"),
-                          "e4m3": ("|i1", "float8_e4m3fn")}[case.dtype]
+        typestr, dtype = {"fp16": ("<i2", "float16"), "bf16": ("<i2", "bfloat16"), "e4m3": ("|i1", "float8_e4m3fn")}[
+            case.dtype
+        ]
         tensors = [self.tensor(memory, shape, typestr, dtype) for memory in self.memory]
         self.kept = inputs.scales_memory
         scales = [self.tensor(memory, shape[:2], "<i4", "float32") for memory in self.kept]
@@ -243,8 +261,18 @@ class BaselineCall:
 
     def tensor(self, memory: Memory, shape: tuple[int, ...], typestr: str, dtype: str):
         """The memory as a tensor of a dtype that is as long as typestr, without a copy."""
-        view = type("View", (), {"__cuda_array_interface__": {
-            "shape": shape, "typestr": typestr, "data": (memory.address, False), "version": 3}})()
+        view = type(
+            "View",
+            (),
+            {
+                "__cuda_array_interface__": {
+                    "shape": shape,
+                    "typestr": typestr,
+                    "data": (memory.address, False),
+                    "version": 3,
+                }
+            },
+        )()
         return self.torch.as_tensor(view, device="cuda").view(getattr(self.torch, dtype))
 
     def __call__(self) -> None:
@@ -266,6 +294,7 @@ def sdpa(torch, case: Case, tensors: list, backend: str) -> Callable[[], object]
     def call():
         with attention.sdpa_kernel(backends):
             return torch.nn.functional.scaled_dot_product_attention(*tensors, is_causal=causal)
+
     return call
 
 
@@ -286,8 +315,10 @@ def load_fa3(torch) -> str:
         if not hasattr(torch.ops.flash_attn_3, "fwd"):
             raise OSError("it has no flash_attn_3.fwd")
     except (OSError, RuntimeError) as error:
-        raise UsageError(f"FA3_LIBRARY={path}: must be a library of FlashAttention-3, built for "
-                         f"PyTorch {torch.__version__}: {reason_of(error)}") from error
+        raise UsageError(
+            f"FA3_LIBRARY={path}: must be a library of FlashAttention-3, built for "
+            f"PyTorch {torch.__version__}: {reason_of(error)}"
+        ) from error
     return ""
 
 
@@ -306,8 +337,9 @@ def flex_attention(torch, case: Case, tensors: list) -> Callable[[], object]:
     torch._dynamo.reset()
     blocks = None
     if case.mask != "full":
-        blocks = flex.create_block_mask(case.rule(), None, None, case.seqlen, case.seqlen,
-                                        device="cuda", BLOCK_SIZE=MASK_BLOCK)
+        blocks = flex.create_block_mask(
+            case.rule(), None, None, case.seqlen, case.seqlen, device="cuda", BLOCK_SIZE=MASK_BLOCK
+        )
     compiled = torch.compile(flex.flex_attention, dynamic=False)
     return lambda: compiled(*tensors, block_mask=blocks)
 
@@ -318,11 +350,9 @@ def in_16_bits(case: Case) -> bool:
 
 # Short name, name, a test for the cases that it runs, and a function that builds its call.
 BASELINES = (
-    ("fa2", "FlashAttention-2", in_16_bits,
-     lambda torch, case, tensors: sdpa(torch, case, tensors, "FLASH_ATTENTION")),
+    ("fa2", "FlashAttention-2", in_16_bits, lambda torch, case, tensors: sdpa(torch, case, tensors, "FLASH_ATTENTION")),
     ("fa3", "FlashAttention-3", in_16_bits, flash_attention_3),
-    ("cudnn", "cuDNN", in_16_bits,
-     lambda torch, case, tensors: sdpa(torch, case, tensors, "CUDNN_ATTENTION")),
+    ("cudnn", "cuDNN", in_16_bits, lambda torch, case, tensors: sdpa(torch, case, tensors, "CUDNN_ATTENTION")),
     ("flex", "FlexAttention", Case.takes_flex, flex_attention),
     ("fa3_fp8", "FlashAttention-3 in e4m3", lambda case: case.dtype == "e4m3", flash_attention_3),
 )

@@ -40,8 +40,12 @@ class Exact:
     """The exact rows of one case. `heads_of(batch, head)` returns Q, K and V of a head as doubles;
     `attended(queries)` the keys that each query attends, as bool [queries, N]."""
 
-    def __init__(self, case: Case, heads_of: Callable[[int, int], tuple[np.ndarray, ...]],
-                 attended: Callable[[np.ndarray], np.ndarray]) -> None:
+    def __init__(
+        self,
+        case: Case,
+        heads_of: Callable[[int, int], tuple[np.ndarray, ...]],
+        attended: Callable[[np.ndarray], np.ndarray],
+    ) -> None:
         self.heads = []
         for batch, head, queries in sampled_rows(case):
             q, k, v = (x[None, None] for x in heads_of(batch, head))
@@ -74,8 +78,14 @@ class Exact:
         lse_error = float(np.concatenate(lse_errors).max(initial=0)) if lse_errors else None
         # Comparisons with NaN are false.
         right = right and share <= 1 and (lse_error is None or lse_error <= 1)
-        numbers = {"max_error": float(error.max(initial=0)), "allowed_error": float(self.allowed),
-                   "max_error_share": share, "max_lse_error": lse_error}
-        return {"right": right, "rows_checked": sum(len(queries) for _, _, queries, _ in self.heads),
-                **{name: x if x is not None and np.isfinite(x) else None
-                   for name, x in numbers.items()}}
+        numbers = {
+            "max_error": float(error.max(initial=0)),
+            "allowed_error": float(self.allowed),
+            "max_error_share": share,
+            "max_lse_error": lse_error,
+        }
+        return {
+            "right": right,
+            "rows_checked": sum(len(queries) for _, _, queries, _ in self.heads),
+            **{name: x if x is not None and np.isfinite(x) else None for name, x in numbers.items()},
+        }

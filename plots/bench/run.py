@@ -26,12 +26,29 @@ from pathlib import Path
 
 import numpy as np
 
-from plots.bench.backward import (BACKWARD_BASELINES, BackwardBaseline, BackwardCall, BackwardInputs,
-                                  BackwardOutputs, ExactGradients)
+from plots.bench.backward import (
+    BACKWARD_BASELINES,
+    BackwardBaseline,
+    BackwardCall,
+    BackwardInputs,
+    BackwardOutputs,
+    ExactGradients,
+)
 from plots.bench.cases import DENSE, Case, all_cases, backward_cases, quick_cases
-from plots.bench.contestants import (BASELINES, SEED, BaselineCall, Contestant, Inputs, Mask,
-                                     Outputs, StepCall, UsageError, load_fa3, saved_masks,
-                                     torch_on_a_gpu)
+from plots.bench.contestants import (
+    BASELINES,
+    SEED,
+    BaselineCall,
+    Contestant,
+    Inputs,
+    Mask,
+    Outputs,
+    StepCall,
+    UsageError,
+    load_fa3,
+    saved_masks,
+    torch_on_a_gpu,
+)
 from plots.bench.exact import Exact
 from plots.bench.step_library import Device, DeviceError, StepLibrary
 from plots.bench.turns import QUICK, Measured, Plan, Stopwatch, measure, reason_of
@@ -41,8 +58,7 @@ RIGHT, WRONG, USAGE, FAILED = 0, 1, 2, 3
 FULL = "full of "  # and a step: with a full block mask, interleaved with the measured mask
 FP16 = "fp16"  # the step that one in e4m3 builds on, on the same numbers in fp16
 # Fields of a record, and what nvidia-smi calls them. It is read SETTLING_S after the load begins.
-GPU_STATE = {"sm_clock_mhz": "clocks.sm", "memory_clock_mhz": "clocks.mem",
-             "power_w": "power.draw.instant"}
+GPU_STATE = {"sm_clock_mhz": "clocks.sm", "memory_clock_mhz": "clocks.mem", "power_w": "power.draw.instant"}
 SETTLING_S, EVERY_MS, STARTING_S, QUEUED_MS = 0.1, 10, 2.0, 10
 CASE_FIELDS = ("kind", "seqlen", "head_dim", "mask", "dtype")  # identify a case in a file
 
@@ -68,14 +84,19 @@ def gpu_states(device: Device, calls: dict[str, tuple[Callable[[], object], floa
     if not (address := device.address()):
         return {}
     states, told = {}, b""
-    with subprocess.Popen(f"exec nvidia-smi -i {address} --format=csv,noheader,nounits -lms {EVERY_MS} "
-                          f"--query-gpu={','.join(GPU_STATE.values())}", shell=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as query:
+    with subprocess.Popen(
+        f"exec nvidia-smi -i {address} --format=csv,noheader,nounits -lms {EVERY_MS} "
+        f"--query-gpu={','.join(GPU_STATE.values())}",
+        shell=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as query:
         os.set_blocking(query.stdout.fileno(), False)
         for name, (call, call_ms) in calls.items():
             begin = time.monotonic()
             while (waited := time.monotonic() - begin) < SETTLING_S or (
-                    b"\n" not in told and query.poll() is None and waited < STARTING_S):
+                b"\n" not in told and query.poll() is None and waited < STARTING_S
+            ):
                 for _ in range(max(1, int(QUEUED_MS / call_ms))):
                     call()
                 device.synchronize()
@@ -95,9 +116,16 @@ def gpu_states(device: Device, calls: dict[str, tuple[Callable[[], object], floa
 class Benchmark:
     """The state shared by all cases. `masks` has the folders of block masks, by mask and length."""
 
-    def __init__(self, steps: list[StepLibrary], masks: dict[tuple, Path], origin: dict,
-                 plan: Plan, torch=None, baselines: Sequence[tuple] = BASELINES,
-                 **stopwatch: object) -> None:
+    def __init__(
+        self,
+        steps: list[StepLibrary],
+        masks: dict[tuple, Path],
+        origin: dict,
+        plan: Plan,
+        torch=None,
+        baselines: Sequence[tuple] = BASELINES,
+        **stopwatch: object,
+    ) -> None:
         self.steps, self.masks, self.torch, self.plan = steps, masks, torch, plan
         self.baselines = baselines if torch else ()
         self.origin = origin
@@ -128,15 +156,31 @@ class Benchmark:
             except Exception as error:  # pylint: disable=broad-except
                 failed.append((fields, reason_of(error)))
         found = self.times(inputs, contestants, verdicts)
-        problem = {**self.origin, **case.fields(), "seed": SEED,
-                   "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-                   "flops": case.flops_per_entry() * entries_of(case, mask)}
-        states = gpu_states(self.device, {
-            x.name: (x.call, found.times[x.name].summary()["median_ms"])
-            for x in contestants if x.name in found.times})
-        records = [{**contestant.fields, **problem, **verdicts[contestant.name],
-                    **time_fields(contestant, contestants, found, problem["flops"]),
-                    **states.get(contestant.name, {})} for contestant in contestants]
+        problem = {
+            **self.origin,
+            **case.fields(),
+            "seed": SEED,
+            "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "flops": case.flops_per_entry() * entries_of(case, mask),
+        }
+        states = gpu_states(
+            self.device,
+            {
+                x.name: (x.call, found.times[x.name].summary()["median_ms"])
+                for x in contestants
+                if x.name in found.times
+            },
+        )
+        records = [
+            {
+                **contestant.fields,
+                **problem,
+                **verdicts[contestant.name],
+                **time_fields(contestant, contestants, found, problem["flops"]),
+                **states.get(contestant.name, {}),
+            }
+            for contestant in contestants
+        ]
         return records + [{**fields, **problem, "failed": reason} for fields, reason in failed]
 
     def judged(self, case: Case, mask: Mask | None) -> tuple:
@@ -145,26 +189,39 @@ class Benchmark:
             inputs = BackwardInputs(self.device, self.steps[0], case)
             return inputs, BackwardOutputs(self.device, case), ExactGradients(case, inputs)
         inputs = Inputs(self.device, case)
-        return inputs, Outputs(self.device, case), Exact(
-            case, inputs.head, lambda queries: attended(case, mask, queries))
+        return (
+            inputs,
+            Outputs(self.device, case),
+            Exact(case, inputs.head, lambda queries: attended(case, mask, queries)),
+        )
 
-    def builders(self, inputs: Inputs, outputs: Outputs,
-                 mask: Mask | None) -> Iterator[tuple[dict, Callable[[], Contestant]]]:
+    def builders(
+        self, inputs: Inputs, outputs: Outputs, mask: Mask | None
+    ) -> Iterator[tuple[dict, Callable[[], Contestant]]]:
         """Builders of the steps and baselines that can run the case, with fields for a failure."""
         case = inputs.case
-        step_call, baseline_call = ((BackwardCall, BackwardBaseline) if case.kind == "backward" else
-                                    (StepCall, BaselineCall))
+        step_call, baseline_call = (
+            (BackwardCall, BackwardBaseline) if case.kind == "backward" else (StepCall, BaselineCall)
+        )
         for step in self.steps:
-            if case.takes_step(step.name) and (case.mask in DENSE or step.takes_block_masks) and (
-                    step.takes_e4m3 == (case.dtype == "e4m3")):
-                yield {"step": step.name}, lambda step=step: step_call(
-                    step, inputs, outputs, mask if step.takes_block_masks else None
-                ).contestant(entries_of(case, mask))
+            if (
+                case.takes_step(step.name)
+                and (case.mask in DENSE or step.takes_block_masks)
+                and (step.takes_e4m3 == (case.dtype == "e4m3"))
+            ):
+                yield (
+                    {"step": step.name},
+                    lambda step=step: step_call(
+                        step, inputs, outputs, mask if step.takes_block_masks else None
+                    ).contestant(entries_of(case, mask)),
+                )
         for short, name, takes, build in self.baselines:
             if takes(case):
                 fields = {"baseline": name, "short": short}
-                yield fields, lambda fields=fields, build=build: baseline_call(
-                    self.torch, inputs, build).contestant(fields)
+                yield (
+                    fields,
+                    lambda fields=fields, build=build: baseline_call(self.torch, inputs, build).contestant(fields),
+                )
 
     def times(self, inputs: Inputs, contestants: list[Contestant], verdicts: dict) -> Measured:
         """Times those that are right. A step with a block mask also runs the full mask; beside e4m3
@@ -173,8 +230,7 @@ class Benchmark:
         for x in contestants:
             if inputs.case.mask != "full" and x.name in calls and "mask_blocks" in x.fields:
                 full = Inputs(self.device, replace(inputs.case, mask="full"))
-                calls[FULL + x.name] = StepCall(x.call.step, full, x.call.outputs,
-                                                self.mask("full", full.case.seqlen))
+                calls[FULL + x.name] = StepCall(x.call.step, full, x.call.outputs, self.mask("full", full.case.seqlen))
         before = {source_of(step.name).after for step in self.steps if step.takes_e4m3}
         for step in self.steps:
             if inputs.case.dtype == "e4m3" and step.name in before and not step.takes_e4m3:
@@ -184,8 +240,7 @@ class Benchmark:
         return measure(calls, self.stopwatch, self.plan)
 
 
-def time_fields(contestant: Contestant, all_of_them: list[Contestant], found: Measured,
-                flops: int) -> dict:
+def time_fields(contestant: Contestant, all_of_them: list[Contestant], found: Measured, flops: int) -> dict:
     """Fields of a record: its times, and its speedup over each of the others by rounds."""
     own = found.times.get(contestant.name)
     if own is None:
@@ -204,6 +259,7 @@ def time_fields(contestant: Contestant, all_of_them: list[Contestant], found: Me
 
 # --- The file and the screen ----------------------------------------------------------------------
 
+
 def present(path: Path) -> set[tuple]:
     """The cases that have records in a file."""
     if not path.exists():
@@ -220,8 +276,10 @@ def line_of(case: Case, records: list[dict]) -> str:
     told = []
     for record in records:
         name = record.get("short") or record["step"].removeprefix("step")
-        told.append(f"{name} " + ("FAILED" if "failed" in record else
-                                  f"{record['tflops']:.4g}" if "tflops" in record else "WRONG"))
+        told.append(
+            f"{name} "
+            + ("FAILED" if "failed" in record else f"{record['tflops']:.4g}" if "tflops" in record else "WRONG")
+        )
     return f"{case}: {', '.join(told)}"
 
 
@@ -253,8 +311,9 @@ def output_of(words: argparse.Namespace, origin: dict) -> Path:
 
 def libraries_in(build: Path) -> list[Path]:
     """Those of the steps whose programs are there, too."""
-    return sorted(path for path in build.resolve().glob("libstep*.so")
-                  if path.with_name(path.stem.removeprefix("lib")).exists())
+    return sorted(
+        path for path in build.resolve().glob("libstep*.so") if path.with_name(path.stem.removeprefix("lib")).exists()
+    )
 
 
 def run(words: argparse.Namespace) -> int:
@@ -264,41 +323,41 @@ def run(words: argparse.Namespace) -> int:
     kind = "backward" if words.backward else "forward"
     steps = [step for step in map(StepLibrary, paths) if step.is_backward == words.backward]
     torch, baselines = torch_on_a_gpu(), BACKWARD_BASELINES if words.backward else BASELINES
-    if torch is not None and not words.backward and (why := load_fa3(torch)):
+    if torch is not None and (why := load_fa3(torch)):
         print(f"bench: FlashAttention-3 is not compared: {why}")
-        baselines = [baseline for baseline in BASELINES if not baseline[0].startswith("fa3")]
+        baselines = [baseline for baseline in baselines if not baseline[0].startswith("fa3")]
     programs = {step.name: words.build.resolve() / step.name for step in steps}
-    origin = {name: value for name, value in measure_ceilings(programs[steps[0].name]).items()
-              if name not in GPU_STATE}
+    origin = {name: value for name, value in measure_ceilings(programs[steps[0].name]).items() if name not in GPU_STATE}
     if torch is not None:
         origin |= {"torch": torch.__version__, "cudnn": str(torch.backends.cudnn.version())}
-    if torch is not None and baselines is BASELINES:
+    if torch is not None and any(short == "fa3" for short, *_ in baselines):
         origin["fa3_commit"] = os.environ.get("FA3_COMMIT", "unknown")
     path = output_of(words, origin)
     there = present(path)
     every = quick_cases(kind) if words.quick else backward_cases() if words.backward else all_cases()
-    cases = [case for case in every
-             if tuple(getattr(case, name) for name in CASE_FIELDS) not in there
-             and set(words.only) <= set(str(case).split())]
-    print(f"bench: {', '.join(step.name for step in steps)} on {origin['device']}, commit "
-          f"{origin['commit']}: {len(cases)} cases, {len(there)} are in {path}")
+    cases = [
+        case
+        for case in every
+        if tuple(getattr(case, name) for name in CASE_FIELDS) not in there and set(words.only) <= set(str(case).split())
+    ]
+    print(
+        f"bench: {', '.join(step.name for step in steps)} on {origin['device']}, commit "
+        f"{origin['commit']}: {len(cases)} cases, {len(there)} are in {path}"
+    )
     if torch is None:
         print("bench: PyTorch not found, or it finds no GPU: the steps are measured alone")
     started, wrong = time.monotonic(), 0
     with ExitStack() as stack:
         masked = [step.name for step in steps if step.takes_block_masks]
-        wanted = {(case.mask, case.seqlen) for case in cases} | {
-            ("full", case.seqlen) for case in cases}
+        wanted = {(case.mask, case.seqlen) for case in cases} | {("full", case.seqlen) for case in cases}
         folders = stack.enter_context(saved_masks(programs[masked[0]], wanted)) if masked else {}
-        benchmark = Benchmark(steps, folders, origin, QUICK if words.quick else Plan(), torch,
-                              baselines)
+        benchmark = Benchmark(steps, folders, origin, QUICK if words.quick else Plan(), torch, baselines)
         for number, case in enumerate(cases, 1):
             records = benchmark.records(case)
             with path.open("a", encoding="utf-8") as file:  # one write for all records of a case
                 file.write("".join(json.dumps(record) + "\n" for record in records))
             wrong += sum(record.get("right") is False for record in records)
-            print(f"[{number}/{len(cases)}, {time.monotonic() - started:.0f} s] "
-                  f"{line_of(case, records)}", flush=True)
+            print(f"[{number}/{len(cases)}, {time.monotonic() - started:.0f} s] {line_of(case, records)}", flush=True)
     print(f"bench: {path}")
     return WRONG if wrong else RIGHT
 
@@ -309,8 +368,9 @@ def main() -> int:
     parser.add_argument("results", type=Path, help="gets a folder for each GPU")
     parser.add_argument("--quick", action="store_true", help="a few cases, half a minute")
     parser.add_argument("--backward", action="store_true", help="backward steps, in place of the others")
-    parser.add_argument("--only", nargs="*", default=[], metavar="WORD",
-                        help="cases with all of these words, such as D=128 causal")
+    parser.add_argument(
+        "--only", nargs="*", default=[], metavar="WORD", help="cases with all of these words, such as D=128 causal"
+    )
     try:
         return run(parser.parse_args())
     except UsageError as error:

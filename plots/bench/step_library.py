@@ -9,17 +9,19 @@ from pathlib import Path
 import numpy as np
 
 # The files of a block mask, in the order of its tensors.
-MASK_FILES = ("kv_num_blocks", "kv_indices", "block_mask_types", "partial_block_mask_indices",
-              "partial_block_masks")
+MASK_FILES = ("kv_num_blocks", "kv_indices", "block_mask_types", "partial_block_mask_indices", "partial_block_masks")
 
 
 class _CShape(ctypes.Structure):
     """Shape in step_library.c."""
 
-    _fields_ = [*((name, ctypes.c_int) for name in (
-        "batch", "q_heads", "kv_heads", "q_len", "kv_len", "head_dim")),
-        ("bf16", ctypes.c_bool), ("causal", ctypes.c_bool),
-        ("e4m3", ctypes.c_bool), ("scale", ctypes.c_float)]
+    _fields_ = [
+        *((name, ctypes.c_int) for name in ("batch", "q_heads", "kv_heads", "q_len", "kv_len", "head_dim")),
+        ("bf16", ctypes.c_bool),
+        ("causal", ctypes.c_bool),
+        ("e4m3", ctypes.c_bool),
+        ("scale", ctypes.c_float),
+    ]
 
 
 @dataclass(frozen=True)
@@ -46,13 +48,19 @@ class Shape:
 class BlockMask(ctypes.Structure):
     """BlockMask in block_mask.h; its tensors are on the device."""
 
-    _fields_ = [*((name, ctypes.c_int) for name in (
-        "q_block_size", "kv_block_size", "q_blocks", "max_slots", "tile_count", "batches",
-        "heads")),
+    _fields_ = [
+        *(
+            (name, ctypes.c_int)
+            for name in ("q_block_size", "kv_block_size", "q_blocks", "max_slots", "tile_count", "batches", "heads")
+        ),
         *((name, ctypes.c_void_p) for name in MASK_FILES),
-        ("num_strides", 3 * ctypes.c_int64), ("index_strides", 4 * ctypes.c_int64),
-        ("type_strides", 4 * ctypes.c_int64), ("partial_strides", 4 * ctypes.c_int64),
-        ("row_spans", ctypes.c_void_p), ("span_strides", 2 * ctypes.c_int64)]
+        ("num_strides", 3 * ctypes.c_int64),
+        ("index_strides", 4 * ctypes.c_int64),
+        ("type_strides", 4 * ctypes.c_int64),
+        ("partial_strides", 4 * ctypes.c_int64),
+        ("row_spans", ctypes.c_void_p),
+        ("span_strides", 2 * ctypes.c_int64),
+    ]
 
 
 def block_mask(shapes: Sequence[Sequence[int]], pointers: Sequence[int]) -> BlockMask:
@@ -60,6 +68,7 @@ def block_mask(shapes: Sequence[Sequence[int]], pointers: Sequence[int]) -> Bloc
 
     In each of the first four, a first or second dimension of 1 broadcasts.
     """
+
     def strides(shape: Sequence[int]) -> tuple[int, ...]:
         found, stride = [], 1
         for i in reversed(range(len(shape))):
@@ -70,8 +79,7 @@ def block_mask(shapes: Sequence[Sequence[int]], pointers: Sequence[int]) -> Bloc
     tiles, q_block, kv_block = shapes[4]
     q_blocks, slots = shapes[1][2:]
     batches, heads = (max(shape[i] for shape in shapes[:4]) for i in range(2))
-    return BlockMask(q_block, kv_block, q_blocks, slots, tiles, batches, heads, *pointers,
-                     *map(strides, shapes[:4]))
+    return BlockMask(q_block, kv_block, q_blocks, slots, tiles, batches, heads, *pointers, *map(strides, shapes[:4]))
 
 
 def span_mask(shape: Sequence[int], pointer: int) -> BlockMask:
@@ -84,8 +92,9 @@ def span_mask(shape: Sequence[int], pointer: int) -> BlockMask:
 class BackwardTensors(ctypes.Structure):
     """BackwardTensors in backward.h: addresses of compact device tensors and of the workspace."""
 
-    _fields_ = [(name, ctypes.c_void_p) for name in (
-        "q", "k", "v", "o", "lse", "d_o", "d_q", "d_k", "d_v", "workspace")]
+    _fields_ = [
+        (name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "lse", "d_o", "d_q", "d_k", "d_v", "workspace")
+    ]
 
 
 # The names of Ceiling (attention.h) in records.
@@ -98,21 +107,21 @@ class StepLibrary:
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, path.stem.removeprefix("lib")
         self.library = ctypes.CDLL(str(path))
-        shape, mask, address = (ctypes.POINTER(_CShape), ctypes.POINTER(BlockMask),
-                                ctypes.c_void_p)
+        shape, mask, address = (ctypes.POINTER(_CShape), ctypes.POINTER(BlockMask), ctypes.c_void_p)
         backward = ctypes.POINTER(BackwardTensors)
         size, number = ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_int)
         for name, types in {
-                "step_describe": [shape, mask, number, number],
-                "step_prepare": [shape, mask, address, size, address],
-                "step_workspace": [shape, ctypes.c_size_t, size],
-                "step_forward": [shape, mask, address, address, ctypes.c_size_t, *9 * [address]],
-                "step_backward": [shape, backward, ctypes.c_size_t, address],
+            "step_describe": [shape, mask, number, number],
+            "step_prepare": [shape, mask, address, size, address],
+            "step_workspace": [shape, ctypes.c_size_t, size],
+            "step_forward": [shape, mask, address, address, ctypes.c_size_t, *9 * [address]],
+            "step_backward": [shape, backward, ctypes.c_size_t, address],
         }.items():
             if function := getattr(self.library, name, None):  # older builds have no step_describe
                 function.argtypes, function.restype = types, ctypes.c_char_p
         self.takes_block_masks, self.takes_spans, self.takes_e4m3, self.is_backward = map(
-            self._says, ("takes_block_masks", "takes_spans", "takes_e4m3", "is_backward"))
+            self._says, ("takes_block_masks", "takes_spans", "takes_e4m3", "is_backward")
+        )
 
     def _says(self, what: str) -> bool:
         if function := getattr(self.library, f"step_{what}", None):  # older builds have none
@@ -122,8 +131,7 @@ class StepLibrary:
     def ceiling(self, shape: Shape, mask: BlockMask | None) -> tuple[str, int]:
         """The step's ceiling, and the bytes of S and P in device memory per unmasked entry."""
         ceiling, traffic = ctypes.c_int(), ctypes.c_int()
-        _raise(self.library.step_describe(shape.as_c(), mask, ctypes.byref(ceiling),
-                                          ctypes.byref(traffic)))
+        _raise(self.library.step_describe(shape.as_c(), mask, ctypes.byref(ceiling), ctypes.byref(traffic)))
         return CEILINGS[ceiling.value], traffic.value
 
     def prepare(self, shape: Shape, mask: BlockMask, prepared: int | None = None) -> int:
@@ -139,17 +147,31 @@ class StepLibrary:
         _raise(self.library.step_workspace(shape.as_c(), free_bytes, ctypes.byref(size)))
         return size.value
 
-    def forward(self, shape: Shape, q: int, k: int, v: int, o: int, lse: int, *,
-                mask: BlockMask | None = None, prepared: int | None = None,
-                workspace: int | None = None, workspace_bytes: int = 0,
-                scales: Sequence[int | None] = (None, None, None)) -> None:
+    def forward(
+        self,
+        shape: Shape,
+        q: int,
+        k: int,
+        v: int,
+        o: int,
+        lse: int,
+        *,
+        mask: BlockMask | None = None,
+        prepared: int | None = None,
+        workspace: int | None = None,
+        workspace_bytes: int = 0,
+        scales: Sequence[int | None] = (None, None, None),
+    ) -> None:
         """Enqueues a forward pass; the pointers are addresses of compact device tensors.
 
         `mask` and `prepared` are those of prepare(), for a step that takes block masks;
         `workspace` is the address of `workspace_bytes` bytes; `scales` are of q, k and v in e4m3.
         """
-        _raise(self.library.step_forward(shape.as_c(), mask, prepared, workspace, workspace_bytes,
-                                         q, k, v, o, lse, None, *scales))
+        _raise(
+            self.library.step_forward(
+                shape.as_c(), mask, prepared, workspace, workspace_bytes, q, k, v, o, lse, None, *scales
+            )
+        )
 
     def backward(self, shape: Shape, tensors: BackwardTensors, workspace_bytes: int = 0) -> None:
         """Enqueues a backward pass."""
@@ -183,25 +205,31 @@ class Memory:
                 self._device.call("device_free", ctypes.c_void_p(self.address))
 
     def upload(self, array: np.ndarray) -> "Memory":
-        self._device.call("device_copy", ctypes.c_void_p(self.address),
-                          ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes))
+        self._device.call(
+            "device_copy",
+            ctypes.c_void_p(self.address),
+            ctypes.c_void_p(array.ctypes.data),
+            ctypes.c_size_t(array.nbytes),
+        )
         return self
 
     def download(self, array: np.ndarray, offset: int = 0) -> np.ndarray:
         """Fills the array from `offset` bytes on, after the work enqueued before."""
-        self._device.call("device_copy", ctypes.c_void_p(array.ctypes.data),
-                          ctypes.c_void_p(self.address + offset), ctypes.c_size_t(array.nbytes))
+        self._device.call(
+            "device_copy",
+            ctypes.c_void_p(array.ctypes.data),
+            ctypes.c_void_p(self.address + offset),
+            ctypes.c_size_t(array.nbytes),
+        )
         return array
 
     def fill(self, value: int = 0) -> None:
         """Enqueues setting all bytes to `value`."""
-        self._device.call("device_fill", ctypes.c_void_p(self.address), value,
-                          ctypes.c_size_t(self.size))
+        self._device.call("device_fill", ctypes.c_void_p(self.address), value, ctypes.c_size_t(self.size))
 
     def flush_l2(self) -> None:
         """Enqueues a flush of L2: overwrites one half of this memory, then reads the other."""
-        self._device.call("device_flush", ctypes.c_void_p(self.address),
-                          ctypes.c_size_t(self.size))
+        self._device.call("device_flush", ctypes.c_void_p(self.address), ctypes.c_size_t(self.size))
 
 
 class Device:

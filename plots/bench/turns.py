@@ -38,14 +38,16 @@ class Times(dict[int, float]):
 
     def summary(self) -> dict[str, float]:
         """Fields of a record."""
-        return {"rounds": len(self), "median_ms": statistics.median(self.values()),
-                **deciles("p{}_ms", list(self.values()))}
+        return {
+            "rounds": len(self),
+            "median_ms": statistics.median(self.values()),
+            **deciles("p{}_ms", list(self.values())),
+        }
 
     def speed_over(self, name: str, other: "Times") -> dict[str, float]:
         """Fields of a record: the speedup over the other in the rounds of both."""
         ratios = [other[turn] / self[turn] for turn in self if turn in other]
-        return {f"speed_over_{name}": statistics.median(ratios),
-                **deciles(f"speed_over_{name}_p{{}}", ratios)}
+        return {f"speed_over_{name}": statistics.median(ratios), **deciles(f"speed_over_{name}_p{{}}", ratios)}
 
 
 def deciles(name: str, values: list[float]) -> dict[str, float]:
@@ -112,8 +114,7 @@ class Stopwatch:
     sample is repeated with more flushes, and all later calls use as many.
     """
 
-    def __init__(self, device: Device, flush_bytes: int = FLUSH_BYTES,
-                 is_asynchronous: bool = True) -> None:
+    def __init__(self, device: Device, flush_bytes: int = FLUSH_BYTES, is_asynchronous: bool = True) -> None:
         self.device, self.is_asynchronous = device, is_asynchronous
         self.flush = device.allocate(flush_bytes)
         self.flushes = 1
@@ -128,5 +129,6 @@ class Stopwatch:
             if not (late and self.is_asynchronous):
                 return milliseconds
             self.flushes = min(2 * self.flushes, MOST_FLUSHES)
-        raise RuntimeError(f"enqueueing a call takes longer than {self.flushes} flushes of L2, "
-                           "so its time would be that of the host")
+        raise RuntimeError(
+            f"enqueueing a call takes longer than {self.flushes} flushes of L2, so its time would be that of the host"
+        )

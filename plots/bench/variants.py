@@ -23,9 +23,10 @@ from tests.lib.steps import source_of
 PATCHES = Path(__file__).resolve().parents[2] / "steps/variants"
 HEAD_DIMS, SEQLEN = (64, 128, 256), 4096
 # The columns of tables: an order of blocks matters under the causal mask.
-COLUMNS = {"forward": {f"D = {d}": case(SEQLEN, d) for d in HEAD_DIMS},
-           "backward": {f"D = {d}, {mask}": case(SEQLEN, d, mask, "bf16", "backward")
-                        for d in HEAD_DIMS for mask in DENSE}}
+COLUMNS = {
+    "forward": {f"D = {d}": case(SEQLEN, d) for d in HEAD_DIMS},
+    "backward": {f"D = {d}, {mask}": case(SEQLEN, d, mask, "bf16", "backward") for d in HEAD_DIMS for mask in DENSE},
+}
 PROBLEMS = {"forward": "the problem above without a mask", "backward": "the problem above"}
 PLAN = Plan(200.0, least=21)
 
@@ -36,9 +37,11 @@ def step_of(name: str) -> str:
 
 def read_variants() -> dict[str, dict[str, str]]:
     """By name, the lines above each patch."""
-    return {path.stem: {"Page": step_of(path.stem)} | dict(
-        line.split(": ", 1) for line in path.read_text().partition("--- ")[0].splitlines())
-        for path in sorted(PATCHES.glob("*.patch"))}
+    return {
+        path.stem: {"Page": step_of(path.stem)}
+        | dict(line.split(": ", 1) for line in path.read_text().partition("--- ")[0].splitlines())
+        for path in sorted(PATCHES.glob("*.patch"))
+    }
 
 
 def rows_of(page: str, variants: dict[str, dict[str, str]]) -> list[str]:
@@ -63,24 +66,34 @@ def main() -> int:
     speeds, wrong = {}, []
     for kind, columns in COLUMNS.items():
         names = sorted({name for page, rows in tables.items() if source_of(page).kind == kind for name in rows})
-        steps = [StepLibrary((folder / ("variants" if name in variants else "") / f"lib{name}.so").resolve())
-                 for name in names]
+        steps = [
+            StepLibrary((folder / ("variants" if name in variants else "") / f"lib{name}.so").resolve())
+            for name in names
+        ]
         benchmark = Benchmark(steps, {}, {}, PLAN)
         for problem in columns.values():
             for record in benchmark.records(problem):
                 speeds[record["step"], problem] = record.get("tflops")
                 wrong += [f"{record['step']} at {problem}"] * ("tflops" not in record)
-    gpu = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "-i", "0"],
-                         capture_output=True, text=True, check=True).stdout.strip()
+    gpu = subprocess.run(
+        ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "-i", "0"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
     if wrong:
         print(f"variants: wrong or failed: {', '.join(wrong)}", file=sys.stderr)
         return 1
     for page, rows in tables.items():
         kind = source_of(page).kind
-        lines = "\n".join([
-            f"TFLOP/s on {PROBLEMS[kind]}, all steps interleaved in another run, on an "
-            f"{gpu}; compare only within this table ({date.today()}, commit {sys.argv[2]}):", "",
-            *table(rows, variants, speeds, COLUMNS[kind])])
+        lines = "\n".join(
+            [
+                f"TFLOP/s on {PROBLEMS[kind]}, all steps interleaved in another run, on an "
+                f"{gpu}; compare only within this table ({date.today()}, commit {sys.argv[2]}):",
+                "",
+                *table(rows, variants, speeds, COLUMNS[kind]),
+            ]
+        )
         path = Path(f"docs/{page}.md")
         path.write_text(with_section(path.read_text(), "variants", "`make variants`", lines))
         print(f"{path}\n{lines}")

@@ -30,9 +30,10 @@ class Kind(NamedTuple):
 
 
 FIGURES = {figure.NAME: Kind(figure.data, figure.draw) for figure in (waterfall, sparsity)} | {
-    f"{figure.NAME}_{chapter[0].removeprefix('step')}": Kind(partial(figure.data, chapter=chapter),
-                                                             figure.draw)
-    for figure in (tflops, roofline) for chapter in chapters()}
+    f"{figure.NAME}_{chapter[0].removeprefix('step')}": Kind(partial(figure.data, chapter=chapter), figure.draw)
+    for figure in (tflops, roofline)
+    for chapter in chapters()
+}
 BACKWARD = f"{tflops.NAME}_{step_names('backward')[0].removeprefix('step')}"
 FIGURES[BACKWARD] = Kind(partial(tflops.data, chapter=step_names("backward"), dtype="bf16"), tflops.draw)
 
@@ -47,8 +48,7 @@ def draw_figure(name: str, found: dict, directory: Path, kinds: tuple[str, ...])
     """Writes NAME_light and NAME_dark to the directory, with each suffix of `kinds`."""
     for theme in style.THEMES:
         with matplotlib.rc_context(style.settings(theme)):
-            style.save(FIGURES[name].draw(found, theme), directory, f"{name}_{theme.name}", found,
-                       kinds)
+            style.save(FIGURES[name].draw(found, theme), directory, f"{name}_{theme.name}", found, kinds)
 
 
 def main() -> int:

@@ -49,13 +49,25 @@ def label_ends(axes: Axes, ends: list[End]) -> None:
     bottom, top = axes.bbox.y0 + gap / 4, axes.bbox.y1 + gap / 2
     column = max(places[:, 0].max() + LEADER * pixel, axes.bbox.x1 + pixel)
     to_points = 72 / figure.dpi
-    for end, (x, y), at in zip(ends, places, spread(list(places[:, 1]), gap, bottom, top),
-                               strict=True):
+    for end, (x, y), at in zip(ends, places, spread(list(places[:, 1]), gap, bottom, top), strict=True):
         axes.annotate(
-            end.text, (end.x, end.y), ((column - x) * to_points, (at - y) * to_points),
-            textcoords="offset points", fontsize=SMALL, color=end.colour, va="center", ha="left",
+            end.text,
+            (end.x, end.y),
+            ((column - x) * to_points, (at - y) * to_points),
+            textcoords="offset points",
+            fontsize=SMALL,
+            color=end.colour,
+            va="center",
+            ha="left",
             fontweight="bold" if end.bold else "normal",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": end.colour, "linewidth": 0.8,
-                        "linestyle": (0, (1, 1.5)), "shrinkA": 1, "shrinkB": 4,
-                        "relpos": (0, 0.5)})
+            arrowprops={
+                "arrowstyle": "-",
+                "color": end.colour,
+                "linewidth": 0.8,
+                "linestyle": (0, (1, 1.5)),
+                "shrinkA": 1,
+                "shrinkB": 4,
+                "relpos": (0, 0.5),
+            },
+        )

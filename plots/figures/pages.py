@@ -25,14 +25,25 @@ from tests.lib.steps import every_step, facts, source_of
 
 SHAPES = ("-n 256 -d 64", "-n 256 -d 256")  # the second for steps that take no other
 SEQLEN, HEAD_DIMS, MASKS = 4096, (64, 128, 256), ("full", "causal")
-SHARED = {"shared_load": "loads", "shared_store": "stores", "ldmatrix": "ldmatrix",
-          "copy_shared": "cp.async", "wgmma_read": "wgmma"}
-LOOPS = {"mma.sync": ("tensor cores", "`mma.sync`", "mma"),
-         "wgmma": ("tensor cores", "`wgmma`", "wgmma"),
-         "wgmma e4m3": ("tensor cores", "`wgmma` with e4m3", "wgmma_e4m3")}
+SHARED = {
+    "shared_load": "loads",
+    "shared_store": "stores",
+    "ldmatrix": "ldmatrix",
+    "copy_shared": "cp.async",
+    "wgmma_read": "wgmma",
+}
+LOOPS = {
+    "mma.sync": ("tensor cores", "`mma.sync`", "mma"),
+    "wgmma": ("tensor cores", "`wgmma`", "wgmma"),
+    "wgmma e4m3": ("tensor cores", "`wgmma` with e4m3", "wgmma_e4m3"),
+}
 BACKWARD_RIVALS = {"fa2": "FlashAttention-2", "cudnn": "cuDNN"}
-RIVALS = {"fa2": "FlashAttention-2", "fa3": "FlashAttention-3",
-          "fa3_fp8": "FlashAttention-3 in e4m3", "fp16": "step {before} in fp16"}
+RIVALS = {
+    "fa2": "FlashAttention-2",
+    "fa3": "FlashAttention-3",
+    "fa3_fp8": "FlashAttention-3 in e4m3",
+    "fp16": "step {before} in fp16",
+}
 WRITER = "`make pages`"
 MUTANTS = REPOSITORY / "plots/results/mutants.jsonl"
 FOUNDATIONS = REPOSITORY / "plots/results/h100_foundations.jsonl"
@@ -47,8 +58,7 @@ def grid(head: list[str], rows: list[list[str]]) -> list[str]:
 
 
 def record_of(results: Results, step: str, head_dim: int, mask: str) -> dict | None:
-    found = results.select(step=step, seqlen=SEQLEN, head_dim=head_dim, mask=mask,
-                           dtype=results.dtype_of(step))
+    found = results.select(step=step, seqlen=SEQLEN, head_dim=head_dim, mask=mask, dtype=results.dtype_of(step))
     return found[0] if found else None
 
 
@@ -67,39 +77,70 @@ def speed(results: Results, step: str, before: str) -> list[str]:
 
     def row(label: str, cell: Callable[[dict, dict | None], str]) -> list[str]:
         return [label, *(cell(r, o) if r else "–" for r, o in zip(own, old, strict=True))]
+
     name = f"step {step.removeprefix('step')}, TFLOP/s"
-    rows = [row(f"**{name}**", lambda r, _: f"**{r['tflops']:.4g}**"),
-            *(row(f"speedup over {name.format(before=fp16)}", lambda r, _, field=f"speed_over_{short}":
-                  f"{r[field]:.3g}" if field in r else "–")
-              for short, name in (BACKWARD_RIVALS if backward else RIVALS).items() if any(r and f"speed_over_{short}" in r for r in own)),
-            row("of the mma.sync ceiling",
-                lambda r, _: f"{100 * r['tflops'] / r['ceiling_mma_tflops']:.0f} %")]
+    rows = [
+        row(f"**{name}**", lambda r, _: f"**{r['tflops']:.4g}**"),
+        *(
+            row(
+                f"speedup over {name.format(before=fp16)}",
+                lambda r, _, field=f"speed_over_{short}": f"{r[field]:.3g}" if field in r else "–",
+            )
+            for short, name in (BACKWARD_RIVALS if backward else RIVALS).items()
+            if any(r and f"speed_over_{short}" in r for r in own)
+        ),
+        row("of the mma.sync ceiling", lambda r, _: f"{100 * r['tflops'] / r['ceiling_mma_tflops']:.0f} %"),
+    ]
     first = next(r for r in own if r)
     if first["ceiling"].startswith("wgmma"):
         kind = f"ceiling_{LOOPS[first['ceiling']][2]}_tflops"
-        rows.append(row(f"of the {first['ceiling']} ceiling",
-                        lambda r, _: f"{100 * r['tflops'] / r[kind]:.0f} %"))
+        rows.append(row(f"of the {first['ceiling']} ceiling", lambda r, _: f"{100 * r['tflops'] / r[kind]:.0f} %"))
     if before:
         name = f"step {before.removeprefix('step')}, TFLOP/s"
         rows.insert(0, row(name, lambda _, o: f"{o['tflops']:.4g}" if o else "–"))
-        rows.insert(2, row(f"speedup over step {before.removeprefix('step')}",
-                           lambda r, o: f"{r['tflops'] / o['tflops']:.2f}" if o else "–"))
-    return [f"[Speed](measuring.md) on one {first['device']}, {dtype}, N = {SEQLEN}, batch {first['batch']}, "
-            f"{first['heads'] * first['head_dim']} / D heads (commit {first['commit'][:12]}, "
-            f"{first['date'][:10]}):", "",
-            *grid(["", *(f"D = {d}, {mask}" for d, mask in columns)], rows)]
+        rows.insert(
+            2,
+            row(
+                f"speedup over step {before.removeprefix('step')}",
+                lambda r, o: f"{r['tflops'] / o['tflops']:.2f}" if o else "–",
+            ),
+        )
+    return [
+        f"[Speed](measuring.md) on one {first['device']}, {dtype}, N = {SEQLEN}, batch {first['batch']}, "
+        f"{first['heads'] * first['head_dim']} / D heads (commit {first['commit'][:12]}, "
+        f"{first['date'][:10]}):",
+        "",
+        *grid(["", *(f"D = {d}, {mask}" for d, mask in columns)], rows),
+    ]
 
 
 def masked(results: Results, step: str) -> list[str]:
     """The masks that FlexAttention was measured with, too."""
-    rows = [[f"`{r['mask']}`", r["head_dim"], r["seqlen"], f"{r['speed_over_flex']:.3g}",
-             f"{r['mask_blocks'] / r['mask_blocks_active'] / r['speed_over_full']:.2f}"]
-            for r in results.select(step=step, dtype="fp16")
-            if "speed_over_flex" in r and "speed_over_full" in r and r["mask"] not in MASKS]
-    return ["", "Masks: the speedup over compiled FlexAttention, and the time of a block of 128 x 128 that is "
-            "not fully masked, as a multiple of its time with the full mask.", "",
-            *grid(["mask", "D", "N", "speedup over FlexAttention", "time per block"],
-                  sorted(rows, key=lambda row: (row[1], row[2], row[0])))] if rows else []
+    rows = [
+        [
+            f"`{r['mask']}`",
+            r["head_dim"],
+            r["seqlen"],
+            f"{r['speed_over_flex']:.3g}",
+            f"{r['mask_blocks'] / r['mask_blocks_active'] / r['speed_over_full']:.2f}",
+        ]
+        for r in results.select(step=step, dtype="fp16")
+        if "speed_over_flex" in r and "speed_over_full" in r and r["mask"] not in MASKS
+    ]
+    return (
+        [
+            "",
+            "Masks: the speedup over compiled FlexAttention, and the time of a block of 128 x 128 that is "
+            "not fully masked, as a multiple of its time with the full mask.",
+            "",
+            *grid(
+                ["mask", "D", "N", "speedup over FlexAttention", "time per block"],
+                sorted(rows, key=lambda row: (row[1], row[2], row[0])),
+            ),
+        ]
+        if rows
+        else []
+    )
 
 
 def roofline(results: Results, step: str) -> list[str]:
@@ -113,17 +154,22 @@ def roofline(results: Results, step: str) -> list[str]:
     share = 100 * record["must_move_bytes"] / record["median_ms"] * 1e-6 / copy
     ridge = peak * 1e3 / copy
     tighter = "device memory is" if intensity < ridge else f"the {units.partition(' (')[0]} are"
-    return ["", f"[Roofline](roofline.md) at D = 128, no mask: the break-even between device memory and the {units} is "
-            f"at {ridge:.0f} operations per byte ({peak:.0f} TFLOP/s of {loop} / {copy * 1e-3:.2f} TB/s of a copy). "
-            f"Step {step.removeprefix('step')} does {intensity:.4g} for each byte that must move, so {tighter} the "
-            f"tighter limit. The step reaches {'less than ' * (share < 1)}{max(share, 1):.0f} % of the speed of a "
-            f"copy and {100 * record['tflops'] / peak:.0f} % of that of {loop}."]
+    return [
+        "",
+        f"[Roofline](roofline.md) at D = 128, no mask: the break-even between device memory and the {units} is "
+        f"at {ridge:.0f} operations per byte ({peak:.0f} TFLOP/s of {loop} / {copy * 1e-3:.2f} TB/s of a copy). "
+        f"Step {step.removeprefix('step')} does {intensity:.4g} for each byte that must move, so {tighter} the "
+        f"tighter limit. The step reaches {'less than ' * (share < 1)}{max(share, 1):.0f} % of the speed of a "
+        f"copy and {100 * record['tflops'] / peak:.0f} % of that of {loop}.",
+    ]
 
 
 def headline_of(results: Results, ceiling: str) -> dict:
     """The fastest step that is compared with this ceiling, for the problem of the README's table."""
-    return max((record for record in results.headline("full") if record["ceiling"] == ceiling),
-               key=lambda record: record["tflops"])
+    return max(
+        (record for record in results.headline("full") if record["ceiling"] == ceiling),
+        key=lambda record: record["tflops"],
+    )
 
 
 def example(results: Results) -> str:
@@ -131,20 +177,35 @@ def example(results: Results) -> str:
     record = headline_of(results, "mma.sync")
     mma, copy = record["ceiling_mma_tflops"], record["ceiling_copy_gb_per_s"] * 1e-3
     ffma, ridge = record["ceiling_ffma_tflops"], mma / copy
-    return "\n".join([
-        f"Example: B = {record['batch']}, H = {record['heads']}, N = {SEQLEN}, D = 128. In the run of the "
-        f"tables, an {record['device']} reached {mma:.0f} TFLOP/s of `mma.sync` and {copy:.2f} TB/s of "
-        "memory.", "",
-        *grid(["", "work", "time at least"], [
-            ["GEMMs", f"{record['flops'] * 1e-9:.0f} * 10^9 operations",
-             f"{record['flops'] / mma * 1e-9:.2f} ms"],
-            ["device memory", f"{record['must_move_bytes'] * 1e-6:.0f} * 10^6 bytes",
-             f"{record['must_move_bytes'] / copy * 1e-9:.2f} ms"]]), "",
-        "So the tensor cores are the limit, not memory. The two times are equal at "
-        f"`{mma:.0f} / {copy:.2f} = {ridge:.0f}` operations per byte, the *ridge* of the roofline. "
-        "Attention without S and P in memory reaches it at about N = "
-        f"{round(ridge * (2 + 1 / 128), -1):.0f}. The first steps do not use tensor cores: with the "
-        f"{ffma:.0f} TFLOP/s of FFMA ([below](#the-ceilings)) the ridge is at {ffma / copy:.0f}."])
+    return "\n".join(
+        [
+            f"Example: B = {record['batch']}, H = {record['heads']}, N = {SEQLEN}, D = 128. In the run of the "
+            f"tables, an {record['device']} reached {mma:.0f} TFLOP/s of `mma.sync` and {copy:.2f} TB/s of "
+            "memory.",
+            "",
+            *grid(
+                ["", "work", "time at least"],
+                [
+                    [
+                        "GEMMs",
+                        f"{record['flops'] * 1e-9:.0f} * 10^9 operations",
+                        f"{record['flops'] / mma * 1e-9:.2f} ms",
+                    ],
+                    [
+                        "device memory",
+                        f"{record['must_move_bytes'] * 1e-6:.0f} * 10^6 bytes",
+                        f"{record['must_move_bytes'] / copy * 1e-9:.2f} ms",
+                    ],
+                ],
+            ),
+            "",
+            "So the tensor cores are the limit, not memory. The two times are equal at "
+            f"`{mma:.0f} / {copy:.2f} = {ridge:.0f}` operations per byte, the *ridge* of the roofline. "
+            "Attention without S and P in memory reaches it at about N = "
+            f"{round(ridge * (2 + 1 / 128), -1):.0f}. The first steps do not use tensor cores: with the "
+            f"{ffma:.0f} TFLOP/s of FFMA ([below](#the-ceilings)) the ridge is at {ffma / copy:.0f}.",
+        ]
+    )
 
 
 def exponentials(results: Results) -> str:
@@ -152,28 +213,31 @@ def exponentials(results: Results) -> str:
     record = headline_of(results, "mma.sync")
     mma, exp = record["ceiling_mma_tflops"], record["ceiling_exp_g_per_s"] * 1e-3
     times = ", ".join(f"{4 * d / mma:.2f} ps at D = {d}" for d in (128, 64, 32))
-    return ("The exponentials matter because their unit is slow: it computes 16 per clock in each SM "
-            f"(streaming multiprocessor). In the run of the tables, an {record['device']} computed {exp:.1f} * 10^12 per second, so one entry "
-            f"takes {1 / exp:.2f} ps. Its share of the GEMMs takes `4 * D / ({mma:.0f} * 10^12)` seconds: {times}. At "
-            "D = 32 the exponentials are the limit.")
+    return (
+        "The exponentials matter because their unit is slow: it computes 16 per clock in each SM "
+        f"(streaming multiprocessor). In the run of the tables, an {record['device']} computed {exp:.1f} * 10^12 per second, so one entry "
+        f"takes {1 / exp:.2f} ps. Its share of the GEMMs takes `4 * D / ({mma:.0f} * 10^12)` seconds: {times}. At "
+        "D = 32 the exponentials are the limit."
+    )
 
 
 def counts(report: Report) -> dict[str, str]:
     run = report.run
-    loaded, stored = (human(report.sector_bytes(kinds)) + "B"
-                      for kinds in (("global_load", "copy_global", "tensor_load"),
-                                    ("global_store", "tensor_store")))
-    return {"loaded from device memory": loaded, "stored to device memory": stored,
-            **{f"wavefronts of shared memory: {name}": human(run[f"{kind}_wavefronts"])
-               for kind, name in SHARED.items()},
-            "bank conflicts, in wavefronts": human(report.sum_of("conflicts")),
-            "TMA copies, of a box each": human(run["tensor_load_requests"]
-                                                  + run["tensor_store_requests"]),
-            "mma": human(run["mma"]),
-            "wgmma, counted once per warpgroup": human(run["wgmma"]),
-            "mma with a copy in flight": f"{100 * run['mma_under_copy'] / run['mma']:.0f} %"
-            if run["mma"] else "–",
-            "barriers (`__syncthreads()`), counted once per warp": human(run["barriers"])}
+    loaded, stored = (
+        human(report.sector_bytes(kinds)) + "B"
+        for kinds in (("global_load", "copy_global", "tensor_load"), ("global_store", "tensor_store"))
+    )
+    return {
+        "loaded from device memory": loaded,
+        "stored to device memory": stored,
+        **{f"wavefronts of shared memory: {name}": human(run[f"{kind}_wavefronts"]) for kind, name in SHARED.items()},
+        "bank conflicts, in wavefronts": human(report.sum_of("conflicts")),
+        "TMA copies, of a box each": human(run["tensor_load_requests"] + run["tensor_store_requests"]),
+        "mma": human(run["mma"]),
+        "wgmma, counted once per warpgroup": human(run["wgmma"]),
+        "mma with a copy in flight": f"{100 * run['mma_under_copy'] / run['mma']:.0f} %" if run["mma"] else "–",
+        "barriers (`__syncthreads()`), counted once per warp": human(run["barriers"]),
+    }
 
 
 def lab(reports: dict[str, Report], step: str, before: str, shape: str) -> list[str]:
@@ -183,9 +247,13 @@ def lab(reports: dict[str, Report], step: str, before: str, shape: str) -> list[
     rows = [[label, *(column[label] for column in columns)] for label in columns[0]]
     zeros = {"0", "–"} if reports[step].run["copy_shared_requests"] else {"0", "–", "0 %"}
     head = ["", *(f"step {name.removeprefix('step')}" for name in names)]
-    return ["", f"The lab counts on the CPU backend, `./{step} {shape} --report` (one batch entry, "
-            "two heads; counts that are 0 are left out). It counts what a kernel requests, and has no caches:", "",
-            *grid(head, [row for row in rows if set(row[1:]) - zeros])]
+    return [
+        "",
+        f"The lab counts on the CPU backend, `./{step} {shape} --report` (one batch entry, "
+        "two heads; counts that are 0 are left out). It counts what a kernel requests, and has no caches:",
+        "",
+        *grid(head, [row for row in rows if set(row[1:]) - zeros]),
+    ]
 
 
 def clocks(results: Results) -> str:
@@ -193,14 +261,16 @@ def clocks(results: Results) -> str:
     record = headline_of(results, "wgmma")
     speed, peak, clock = record["tflops"], record["ceiling_wgmma_tflops"], record["sm_clock_mhz"]
     per_clock = 4096 * record["multiprocessors"]
-    return (f"Example: step {record['step'].removeprefix('step')}, D = 128, no mask, N = {SEQLEN}. While the {record['device']} repeats it "
-            f"alone, nvidia-smi reports {record['power_w']:.0f} W and a clock of {clock} MHz. The loop of "
-            f"`wgmma` reaches {peak:.0f} TFLOP/s. The tensor cores of an SM do 4096 operations "
-            f"per clock, so the clock of the loop is at least `{peak:.0f} * 10^12 / "
-            f"({record['multiprocessors']} * 4096) = {peak * 1e6 / per_clock:.0f}` MHz. At {clock} MHz, "
-            f"tensor cores that are always busy would do {per_clock * clock * 1e-6:.0f} TFLOP/s. The step "
-            f"does {speed:.0f} in interleaved rounds, in which its clock is higher than alone. So its tensor "
-            f"cores are busy nearly always, but its speed is {100 * speed / peak:.0f} % of the ceiling.")
+    return (
+        f"Example: step {record['step'].removeprefix('step')}, D = 128, no mask, N = {SEQLEN}. While the {record['device']} repeats it "
+        f"alone, nvidia-smi reports {record['power_w']:.0f} W and a clock of {clock} MHz. The loop of "
+        f"`wgmma` reaches {peak:.0f} TFLOP/s. The tensor cores of an SM do 4096 operations "
+        f"per clock, so the clock of the loop is at least `{peak:.0f} * 10^12 / "
+        f"({record['multiprocessors']} * 4096) = {peak * 1e6 / per_clock:.0f}` MHz. At {clock} MHz, "
+        f"tensor cores that are always busy would do {per_clock * clock * 1e-6:.0f} TFLOP/s. The step "
+        f"does {speed:.0f} in interleaved rounds, in which its clock is higher than alone. So its tensor "
+        f"cores are busy nearly always, but its speed is {100 * speed / peak:.0f} % of the ceiling."
+    )
 
 
 def scores(path: Path) -> str:
@@ -208,16 +278,26 @@ def scores(path: Path) -> str:
     records = read_records(path)
     counts = [key for key in records[0] if key not in ("step", "commit") and "percent" not in key]
     ends = ("percent", "least_percent", "most_percent")
-    return "\n".join(grid(["step", *(key.replace("_", " ") for key in counts), "score", "from", "to"], [
-        [record["step"].removeprefix("step"), *(record[key] for key in counts),
-         *("–" if record[end] is None else f"{record[end]:.2f} %" for end in ends)]
-        for record in records]))
+    return "\n".join(
+        grid(
+            ["step", *(key.replace("_", " ") for key in counts), "score", "from", "to"],
+            [
+                [
+                    record["step"].removeprefix("step"),
+                    *(record[key] for key in counts),
+                    *("–" if record[end] is None else f"{record[end]:.2f} %" for end in ends),
+                ]
+                for record in records
+            ],
+        )
+    )
 
 
 def times(program: str, records: list[dict]) -> str:
     """How fast the stages of a program of chapter 0 are on a GPU, for each size; nothing without records."""
-    uses_mma = any(re.search(r"mma[._]sync", source.read_text())
-                   for source in REPOSITORY.glob(f"steps/foundations/{program}_*.cu"))
+    uses_mma = any(
+        re.search(r"mma[._]sync", source.read_text()) for source in REPOSITORY.glob(f"steps/foundations/{program}_*.cu")
+    )
     sizes: dict[int, list[dict]] = {}
     for record in records:
         if record["program"] == program and record.get("ms"):
@@ -225,18 +305,37 @@ def times(program: str, records: list[dict]) -> str:
 
     def row(r: dict) -> list[str]:
         gb_per_s, tflops = 1e-6 * r["bytes"] / r["ms"], 1e-9 * r["flops"] / r["ms"]
-        rate = ([f"{gb_per_s:.0f} GB/s", f"{gb_per_s / r['copy_gb_per_s']:.2f} of a copy"] if r["bytes"] else
-                [f"{tflops:.1f} TFLOP/s", f"{tflops / r['mma_tflops']:.2f} of mma.sync" if uses_mma else "–"]
-                if r["flops"] else ["–", "–"])
-        return [f"`{r['stage']}`", f"{r['ms']:.4g}", *rate, *([f"{r['library_ms'] / r['ms']:.2f}"] if r["library"] else [])]
+        rate = (
+            [f"{gb_per_s:.0f} GB/s", f"{gb_per_s / r['copy_gb_per_s']:.2f} of a copy"]
+            if r["bytes"]
+            else [f"{tflops:.1f} TFLOP/s", f"{tflops / r['mma_tflops']:.2f} of mma.sync" if uses_mma else "–"]
+            if r["flops"]
+            else ["–", "–"]
+        )
+        return [
+            f"`{r['stage']}`",
+            f"{r['ms']:.4g}",
+            *rate,
+            *([f"{r['library_ms'] / r['ms']:.2f}"] if r["library"] else []),
+        ]
 
     lines = []
     for n, stages in sizes.items():
         first = stages[0]
-        head = ["stage", "ms", "rate", "of the ceiling",
-                *([f"speed relative to {first['library']}"] if first["library"] else [])]
-        lines += ["", f"Times on one {first['device']}, n = {n:,}, medians of {first['samples']} runs in turns (commit "
-                  f"{first['commit'][:12]}):", "", *grid(head, [row(stage) for stage in stages])]
+        head = [
+            "stage",
+            "ms",
+            "rate",
+            "of the ceiling",
+            *([f"speed relative to {first['library']}"] if first["library"] else []),
+        ]
+        lines += [
+            "",
+            f"Times on one {first['device']}, n = {n:,}, medians of {first['samples']} runs in turns (commit "
+            f"{first['commit'][:12]}):",
+            "",
+            *grid(head, [row(stage) for stage in stages]),
+        ]
     return "\n".join(lines[1:])
 
 
@@ -252,8 +351,12 @@ def foundation_records() -> list[dict]:
 
 def exercises(content: str) -> str:
     """The course of the exercises, or the wrong answers to them."""
-    return subprocess.run([sys.executable, REPOSITORY / "steps/exercises/catalogue.py", content],
-                          capture_output=True, text=True, check=True).stdout.rstrip()
+    return subprocess.run(
+        [sys.executable, REPOSITORY / "steps/exercises/catalogue.py", content],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.rstrip()
 
 
 def taken(programs: Path) -> str:
@@ -262,11 +365,23 @@ def taken(programs: Path) -> str:
     for step in every_step():
         of = facts(programs / step)
         dims, least = of["head_dims"], of["needs_compute_capability"]
-        rows.setdefault(("1 to 256" if dims == "any" else ", ".join(map(str, dims)), ", ".join(of["dtypes"]),
-                         ", ".join(of["masks"]), "any" if least is None else "9.0 exactly" if least == 90 else
-                         f"{least / 10}", of["ceiling"]), []).append(step.removeprefix("step"))
-    return "\n".join([cells("steps", "D", "types", "masks", "compute capability", "ceiling"), cells(*["---"] * 6),
-                      *(cells(", ".join(steps), *row) for row, steps in rows.items())])
+        rows.setdefault(
+            (
+                "1 to 256" if dims == "any" else ", ".join(map(str, dims)),
+                ", ".join(of["dtypes"]),
+                ", ".join(of["masks"]),
+                "any" if least is None else "9.0 exactly" if least == 90 else f"{least / 10}",
+                of["ceiling"],
+            ),
+            [],
+        ).append(step.removeprefix("step"))
+    return "\n".join(
+        [
+            cells("steps", "D", "types", "masks", "compute capability", "ceiling"),
+            cells(*["---"] * 6),
+            *(cells(", ".join(steps), *row) for row, steps in rows.items()),
+        ]
+    )
 
 
 WHAT_IT_DOES = re.compile(r"^Computes .*\n(?:\S.*\n)*\n", re.MULTILINE)
@@ -275,9 +390,12 @@ OPTION = re.compile(r"^  (?:-\w, |    )--.*\n(?: {10,}.*\n)*", re.MULTILINE)  # 
 
 def options(programs: Path) -> str:
     """The help of the first step, and the options that others have or describe otherwise."""
-    told = {step.removeprefix("step"): subprocess.run([programs / step, "--help"], capture_output=True,
-                                                      text=True, check=True).stdout
-            for step in every_step()}
+    told = {
+        step.removeprefix("step"): subprocess.run(
+            [programs / step, "--help"], capture_output=True, text=True, check=True
+        ).stdout
+        for step in every_step()
+    }
     first = re.sub("^Usage: .*", "Usage: ./stepNN [OPTION...]", next(iter(told.values())))
     steps_of: dict[str, list[str]] = {}  # for each such option
     for step, text in told.items():
@@ -288,8 +406,7 @@ def options(programs: Path) -> str:
     for option, steps in steps_of.items():
         title = f"Step{'s' * (len(steps) > 1)} {', '.join(steps)}"
         blocks[title] = blocks.get(title, "") + option
-    return "\n\n".join([f"```text\n{first}```", *(f"{title}:\n\n```text\n{own}```"
-                                                  for title, own in blocks.items())])
+    return "\n\n".join([f"```text\n{first}```", *(f"{title}:\n\n```text\n{own}```" for title, own in blocks.items())])
 
 
 def main() -> int:
@@ -302,9 +419,14 @@ def main() -> int:
     steps = every_step()
     walk.write(docs, programs.resolve())
     with tempfile.TemporaryDirectory() as scratch:
-        reports = {shape: {step: report_of(program, step, shape, Path(scratch)) for step in steps
-                           if (program := Program(step, programs)).takes(head_dim)}
-                   for shape, head_dim in zip(SHAPES, (64, 256), strict=True)}
+        reports = {
+            shape: {
+                step: report_of(program, step, shape, Path(scratch))
+                for step in steps
+                if (program := Program(step, programs)).takes(head_dim)
+            }
+            for shape, head_dim in zip(SHAPES, (64, 256), strict=True)
+        }
     for step in steps:
         before = source_of(step).after
         page = docs / f"{step}.md"
@@ -313,16 +435,25 @@ def main() -> int:
             continue
         shape = next(shape for shape in SHAPES if step in reports[shape])
         own = results_of[source_of(step).kind]
-        content = "\n".join([*speed(own, step, before), *masked(own, step), *roofline(own, step), *lab(reports[shape], step, before, shape)])
+        content = "\n".join(
+            [
+                *speed(own, step, before),
+                *masked(own, step),
+                *roofline(own, step),
+                *lab(reports[shape], step, before, shape),
+            ]
+        )
         page.write_text(with_section(page.read_text(), "numbers", WRITER, content))
-    for name, section, content in (("options", "options", options(programs)),
-                                   ("specification", "steps", taken(programs)),
-                                   ("roofline", "example", example(results)),
-                                   ("roofline", "exponentials", exponentials(results)),
-                                   ("measuring", "clocks", clocks(results)),
-                                   ("mutants", "scores", scores(MUTANTS)),
-                                   ("exercises", "course", exercises("course")),
-                                   ("wrong-answers", "wrong", exercises("wrong"))):
+    for name, section, content in (
+        ("options", "options", options(programs)),
+        ("specification", "steps", taken(programs)),
+        ("roofline", "example", example(results)),
+        ("roofline", "exponentials", exponentials(results)),
+        ("measuring", "clocks", clocks(results)),
+        ("mutants", "scores", scores(MUTANTS)),
+        ("exercises", "course", exercises("course")),
+        ("wrong-answers", "wrong", exercises("wrong")),
+    ):
         page = docs / f"{name}.md"
         page.write_text(with_section(page.read_text(), section, WRITER, content))
     return 0

@@ -6,10 +6,25 @@ from plots.figures.pictures_svg import Picture
 
 KEYS, QUERIES, COLUMNS = 56, 46, 68  # how large the sides of the tiles are drawn
 SIDE = {"K": KEYS, "V": KEYS, "Q": QUERIES, "dO": QUERIES}
-LOOKS = {"Q": "q", "dO": "q", "K": "k", "V": "v", "P": "s", "S": "s", "dP": "s", "dS": "s", "dQ": "o", "dK": "o", "dV": "o"}
+LOOKS = {
+    "Q": "q",
+    "dO": "q",
+    "K": "k",
+    "V": "v",
+    "P": "s",
+    "S": "s",
+    "dP": "s",
+    "dS": "s",
+    "dQ": "o",
+    "dK": "o",
+    "dV": "o",
+}
 # Product: its result and operands, and whether operand A is what registers hold of an earlier result.
 KERNELS = {
-    "A block keeps K and V": ("keys", (("S^T", "K", "Q^T"), ("dV", "P^T", "dO"), ("dP^T", "V", "dO^T"), ("dK", "dS^T", "Q"))),
+    "A block keeps K and V": (
+        "keys",
+        (("S^T", "K", "Q^T"), ("dV", "P^T", "dO"), ("dP^T", "V", "dO^T"), ("dK", "dS^T", "Q")),
+    ),
     "A block keeps Q and dO": ("queries", (("S", "Q", "K^T"), ("dP", "dO", "V^T"), ("dQ", "dS", "K"))),
 }
 BECOMES = {"dV": "P^T = exp(S^T - LSE)", "dK": "dS^T = P^T o (dP^T - D)", "dQ": "P = exp(S - LSE), dS = P o (dP - D)"}
@@ -44,15 +59,23 @@ def operands(directory: Path) -> None:
             middle, in_registers = 72 + i * ROW, a.startswith(("P", "dS"))
             if in_registers:
                 picture.text(left, middle - 46, BECOMES[result], "small")
-            tile(picture, left, middle, a, "registers" if in_registers else "shared",
-                 "as it is" if in_registers else "ldmatrix")
+            tile(
+                picture,
+                left,
+                middle,
+                a,
+                "registers" if in_registers else "shared",
+                "as it is" if in_registers else "ldmatrix",
+            )
             picture.text(left + 76, middle + 5, "x", "bold", "middle")
             transposed = not b.endswith("^T")
             tile(picture, left + 96, middle, b, "shared", ".trans" if transposed else "no .trans")
             picture.text(left + 178, middle + 5, "+=" if transposed else "=", "bold", "middle")
             tile(picture, left + 200, middle, result, "registers", "")
-            told.append(f"{result} = {a} {b}, {a} from {'registers' if in_registers else 'shared memory'}, {b} by ldmatrix "
-                        f"{'with' if transposed else 'without'} .trans")
+            told.append(
+                f"{result} = {a} {b}, {a} from {'registers' if in_registers else 'shared memory'}, {b} by ldmatrix "
+                f"{'with' if transposed else 'without'} .trans"
+            )
     y = 4 * ROW + 40
     picture.tile(8, y, 26, 16, "n", "shared", "thin")
     picture.text(42, y + 13, "in shared memory")
@@ -64,11 +87,16 @@ def operands(directory: Path) -> None:
 
 def loops(directory: Path) -> None:
     """Which part of the scores a thread block goes through, and where its sums are."""
-    picture = Picture("backward_loops", 664, 318, "The order of the loops of the backward pass",
-                      "Three squares of scores, queries down and keys across. In the kernel for keys a block goes down a "
-                      "column and keeps dK and dV in registers. In the kernel for queries it goes along a row and keeps dQ. "
-                      "In one pass it goes down a column, keeps dK and dV, and adds to dQ of every row in device memory; "
-                      "so do the blocks of the other columns.")
+    picture = Picture(
+        "backward_loops",
+        664,
+        318,
+        "The order of the loops of the backward pass",
+        "Three squares of scores, queries down and keys across. In the kernel for keys a block goes down a "
+        "column and keeps dK and dV in registers. In the kernel for queries it goes along a row and keeps dQ. "
+        "In one pass it goes down a column, keeps dK and dV, and adds to dQ of every row in device memory; "
+        "so do the blocks of the other columns.",
+    )
     cell, cells, top = 26, 5, 74
     size = cell * cells
     picture.text(8, 18, "Two kernels: each score is computed twice", "large")
@@ -80,7 +108,9 @@ def loops(directory: Path) -> None:
         picture.text(x - (10 if of_keys else 34), top + size, "queries", "small", turned=True)
         for i in range(cells):
             for j in range(cells):
-                picture.rect(x + j * cell, top + i * cell, cell, cell, f"{'s' if (j if of_keys else i) == 1 else 'n'} thin")
+                picture.rect(
+                    x + j * cell, top + i * cell, cell, cell, f"{'s' if (j if of_keys else i) == 1 else 'n'} thin"
+                )
         if of_keys:
             picture.tile(x + cell, top - 24, cell, 20, "k", "shared")
             picture.text(x + cell - 6, top - 8, "K, V", "small", "end")
@@ -98,9 +128,11 @@ def loops(directory: Path) -> None:
                 picture.tile(x + size + 30, top + i * cell + 3, 20, cell - 6, "o")
                 picture.arrow((x + 2 * cell, top + (i + 0.5) * cell), (x + size + 28, top + (i + 0.5) * cell))
             picture.text(x + size + 30, top - 8, "dQ", "small")
-    for x, y, fill, memory, text in ((8, 268, "k", "shared", "a tile that a block keeps in shared memory"),
-                                     (8, 292, "o", "registers", "sums in its registers"),
-                                     (220, 292, "o", "", "sums in device memory, to which all blocks add")):
+    for x, y, fill, memory, text in (
+        (8, 268, "k", "shared", "a tile that a block keeps in shared memory"),
+        (8, 292, "o", "registers", "sums in its registers"),
+        (220, 292, "o", "", "sums in device memory, to which all blocks add"),
+    ):
         picture.tile(x, y, 26, 16, fill, memory, "thin")
         picture.text(x + 34, y + 13, text)
     picture.save(directory)

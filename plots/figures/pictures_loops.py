@@ -34,26 +34,27 @@ class Shape:
 
 
 def shape_of(program: Path, *problem: str) -> Shape:
-    text = subprocess.run([program, *(problem or PROBLEM), "--info"], check=True, text=True,
-                          capture_output=True).stdout
+    text = subprocess.run([program, *(problem or PROBLEM), "--info"], check=True, text=True, capture_output=True).stdout
     tiles = re.search(r"^tiles +(\d+) rows of Q, (\d+) rows of K and V$", text, re.MULTILINE)
-    kernels = re.findall(r"^kernel +(\w+): (\d+) blocks of (\d+) threads, (\d+) bytes", text,
-                         re.MULTILINE)
-    return Shape(int(tiles[1]), int(tiles[2]), {name: tuple(map(int, rest))
-                                                for name, *rest in kernels})
+    kernels = re.findall(r"^kernel +(\w+): (\d+) blocks of (\d+) threads, (\d+) bytes", text, re.MULTILINE)
+    return Shape(int(tiles[1]), int(tiles[2]), {name: tuple(map(int, rest)) for name, *rest in kernels})
 
 
 def saved_mask(program: Path, mask: str, *more: str) -> tuple[np.ndarray, masks.BlockMask]:
     """Which keys each query attends, and the blocks, as the program saves them."""
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder) / "mask"
-        subprocess.run([program, *PROBLEM, "--mask", mask, *more, "--save-mask", saved,
-                        "--draw-mask"], check=True, capture_output=True)
+        subprocess.run(
+            [program, *PROBLEM, "--mask", mask, *more, "--save-mask", saved, "--draw-mask"],
+            check=True,
+            capture_output=True,
+        )
         blocks = masks.read(saved)
     return masks.to_dense(blocks, N, N)[0, 0], blocks
 
 
 # --- What is drawn of the loop of each fused kernel -----------------------------------------------
+
 
 @dataclass(frozen=True)
 class Buffer:
@@ -90,6 +91,7 @@ class Loop:
 
 def loop_of(step: str) -> Loop:
     """The section [loop] of the table beside the step."""
-    values = {name: tuple(value) if isinstance(value, list) else value
-              for name, value in settings(step, "loop").items()}
+    values = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in settings(step, "loop").items()
+    }
     return Loop(**values | {"buffers": tuple(Buffer(**buffer) for buffer in values["buffers"])})

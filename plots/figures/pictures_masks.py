@@ -34,8 +34,9 @@ def types_of(blocks: masks.BlockMask) -> np.ndarray:
     return types
 
 
-def mask_picture(name: str, title: str, rule: str, attended: np.ndarray,
-                 blocks: masks.BlockMask, directory: Path) -> None:
+def mask_picture(
+    name: str, title: str, rule: str, attended: np.ndarray, blocks: masks.BlockMask, directory: Path
+) -> None:
     types = types_of(blocks)
     side = len(types)
     edge = 54
@@ -43,11 +44,16 @@ def mask_picture(name: str, title: str, rule: str, attended: np.ndarray,
     scale = edge / BLOCK
     counts = {kind: int((types == kind).sum()) for kind in TYPES}
     picture = Picture(
-        name, 880, top + edge * side + 40, title,
+        name,
+        880,
+        top + edge * side + 40,
+        title,
         f"{rule} {N} queries, {N} keys, blocks of {BLOCK} x {BLOCK}. Blocks: "
         + ", ".join(f"{counts[kind]} {TYPES[kind][0]}" for kind in TYPES)
         + ". Row by row: "
-        + " / ".join("".join(TYPES[kind][1] for kind in row) for row in types) + ".")
+        + " / ".join("".join(TYPES[kind][1] for kind in row) for row in types)
+        + ".",
+    )
     picture.text(8, 20, title, "large")
     picture.text(8, 44, rule)
     picture.text(left + edge * side / 2, top - 22, "keys", "small muted", "middle")
@@ -66,14 +72,12 @@ def mask_picture(name: str, title: str, rule: str, attended: np.ndarray,
         if kind != masks.MASKED:
             picture.rect(x, y, edge, edge, "none thin")
         # In this corner no edge of the masks above crosses the letter.
-        picture.text(x + 4, y + edge - 6, TYPES[kind][1],
-                     "muted" if kind == masks.MASKED else "bold")
+        picture.text(x + 4, y + edge - 6, TYPES[kind][1], "muted" if kind == masks.MASKED else "bold")
     x, y = left + edge * side + 36, top + 12
     for kind, (full_name, letter, fill, entries, work) in TYPES.items():
         picture.rect(x, y - 16, 24, 24, f"{fill or 'none'} thin")
         picture.text(x + 12, y + 1, letter, "bold", "middle")
-        picture.text(x + 36, y, f"{full_name}: {counts[kind]} block{'s' * (counts[kind] != 1)}",
-                     "bold")
+        picture.text(x + 36, y, f"{full_name}: {counts[kind]} block{'s' * (counts[kind] != 1)}", "bold")
         picture.text(x + 36, y + 19, entries)
         picture.text(x + 36, y + 38, work)
         y += 78
@@ -81,8 +85,12 @@ def mask_picture(name: str, title: str, rule: str, attended: np.ndarray,
     y += 6
     picture.text(x, y, f"{visited} of {types.size} blocks are visited;", "")
     picture.text(x, y + 20, f"{100 * attended.mean():.1f} % of the entries are attended.")
-    picture.text(left, top + edge * side + 24, "Coloured and outlined: attended entries. "
-                 "The letter is the type of the block.", "small")
+    picture.text(
+        left,
+        top + edge * side + 24,
+        "Coloured and outlined: attended entries. The letter is the type of the block.",
+        "small",
+    )
     picture.save(directory)
 
 
@@ -97,6 +105,12 @@ def mask_pictures(program: Path, directory: Path) -> None:
         np.save(file := Path(folder) / "mask.npy", causal)
         attended, blocks = saved_mask(program, str(file), *size)
     rows, columns = HOLE
-    mask_picture("mask_blocks", "A causal mask with a hole, cut into blocks",
-                 f"Key k <= q is attended, but not keys {columns.start} to {columns.stop - 1} by "
-                 f"queries {rows.start} to {rows.stop - 1}.", attended, blocks, directory)
+    mask_picture(
+        "mask_blocks",
+        "A causal mask with a hole, cut into blocks",
+        f"Key k <= q is attended, but not keys {columns.start} to {columns.stop - 1} by "
+        f"queries {rows.start} to {rows.stop - 1}.",
+        attended,
+        blocks,
+        directory,
+    )

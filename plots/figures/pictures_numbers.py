@@ -14,10 +14,22 @@ from tests.lib.problem import Problem
 from tests.lib.programs import read_records, read_result
 from tests.lib.reference import attention
 
-SCORES = np.array([[1.0, 2.5, 0.5, -1.0], [3.0, 0.0, 1.5, 4.0],  # of one row, in units of log2
-                   [-0.5, 2.0, 3.0, 1.0], [1.0, 5.0, 3.0, -1.0]])
-VALUES = np.array([[0.5, 2.0, -1.0, 1.0], [1.5, -0.5, 1.0, 3.0],  # one column of V
-                   [2.0, 0.5, -1.0, 1.0], [1.0, -2.0, 0.5, 1.5]])
+SCORES = np.array(
+    [
+        [1.0, 2.5, 0.5, -1.0],
+        [3.0, 0.0, 1.5, 4.0],  # of one row, in units of log2
+        [-0.5, 2.0, 3.0, 1.0],
+        [1.0, 5.0, 3.0, -1.0],
+    ]
+)
+VALUES = np.array(
+    [
+        [0.5, 2.0, -1.0, 1.0],
+        [1.5, -0.5, 1.0, 3.0],  # one column of V
+        [2.0, 0.5, -1.0, 1.0],
+        [1.0, -2.0, 0.5, 1.5],
+    ]
+)
 TILES = len(SCORES)
 SECONDS = 3  # a tile, in the animation
 LEFT, TOP, TILE_WIDTH, UNIT = 60, 44, 122, 20  # of the bars; a score of 1 is a UNIT high
@@ -53,8 +65,10 @@ def animation() -> str:
         start, end = 100 * i / TILES, 100 * (i + 1) / TILES
         before = f"0%,{start - 0.01:g}%{{opacity:0}}" if i else ""
         after = f"{end:g}%,100%{{opacity:0}}" if i + 1 < TILES else ""
-        moving += (f"@keyframes now{i}{{{before}{start:g}%,{end - 0.01:g}%{{opacity:1}}{after}}}"
-                   f".now{i}{{animation:now{i} {TILES * SECONDS}s infinite}}")
+        moving += (
+            f"@keyframes now{i}{{{before}{start:g}%,{end - 0.01:g}%{{opacity:1}}{after}}}"
+            f".now{i}{{animation:now{i} {TILES * SECONDS}s infinite}}"
+        )
     return f"{rules}@media (prefers-reduced-motion: no-preference){{{moving}}}"
 
 
@@ -74,13 +88,16 @@ def draw_scores(picture: Picture, found: list[State]) -> None:
             x_bar, y = x + 10 + 26 * j, height_of(score)
             picture.text(x_bar + 11, bottom + 17, f"{VALUES[i, j]:g}", "small", "middle")
             picture.rect(x_bar, min(base, y), 22, abs(y - base), "s thin")
-            picture.text(x_bar + 11, y - 4 if score >= 0 else y + 14, f"{score:g}", "small",
-                         "middle")
+            picture.text(x_bar + 11, y - 4 if score >= 0 else y + 14, f"{score:g}", "small", "middle")
     picture.line(LEFT, base, LEFT + TILES * TILE_WIDTH, base, "thin")
     for y, text in ((base + 4, "0"), (bottom + 17, "v")):
         picture.text(LEFT - 8, y, text, "small muted", "end")
-    picture.path("".join(f"{'L' if i else 'M'}{LEFT + i * TILE_WIDTH} {height_of(s.m):.1f}"
-                         f"h{TILE_WIDTH}" for i, s in enumerate(found)), "none thick")
+    picture.path(
+        "".join(
+            f"{'L' if i else 'M'}{LEFT + i * TILE_WIDTH} {height_of(s.m):.1f}h{TILE_WIDTH}" for i, s in enumerate(found)
+        ),
+        "none thick",
+    )
     for i, s in enumerate(found):
         x = LEFT + i * TILE_WIDTH
         picture.text(x + 4, height_of(s.m) - 5, "m", "small bold mark")
@@ -105,17 +122,30 @@ def draw_state(picture: Picture, found: list[State], x: float) -> None:
 
 def draw_table(picture: Picture, found: list[State], y: float) -> float:
     """All states; returns where the next line would be."""
-    columns = ((8, "after"), (110, "max of tile"), (232, "m"), (322, "2^(m_old - m)"), (474, "l"),
-               (584, "O, one column"), (740, "O / l"))
+    columns = (
+        (8, "after"),
+        (110, "max of tile"),
+        (232, "m"),
+        (322, "2^(m_old - m)"),
+        (474, "l"),
+        (584, "O, one column"),
+        (740, "O / l"),
+    )
     for x, head in columns:
         picture.text(x, y, head, "small bold")
     picture.line(8, y + 8, 872, y + 8, "thin")
     for i, s in enumerate(found):
         line = y + 30 + 26 * i
         picture.rect(2, line - 18, 874, 25, f"none line now now{i}")
-        cells = (f"tile {i + 1}", f"{s.tile_max:g}", f"{s.m:g}{' (new)' if s.factor < 1 else ''}",
-                 f"{s.factor:.4g}" if i else "0 (m_old = -inf)", f"{s.l:.4f}", f"{s.o:.4f}",
-                 f"{s.o / s.l:.4f}" if i + 1 == TILES else "")
+        cells = (
+            f"tile {i + 1}",
+            f"{s.tile_max:g}",
+            f"{s.m:g}{' (new)' if s.factor < 1 else ''}",
+            f"{s.factor:.4g}" if i else "0 (m_old = -inf)",
+            f"{s.l:.4f}",
+            f"{s.o:.4f}",
+            f"{s.o / s.l:.4f}" if i + 1 == TILES else "",
+        )
         for (x, _), cell in zip(columns, cells, strict=True):
             if cell:
                 picture.text(x, line, cell)
@@ -125,20 +155,33 @@ def draw_table(picture: Picture, found: list[State], y: float) -> float:
 def online_softmax(directory: Path) -> None:
     found = states()
     picture = Picture(
-        "online_softmax", 880, 0, "Online softmax: one row over four tiles",
-        "Scores of one row in units of log2, four tiles of four keys. " + " ".join(
-            f"After tile {i}: m = {s.m:g}, l = {s.l:.4f}, O = {s.o:.4f}."
-            for i, s in enumerate(found, 1))
+        "online_softmax",
+        880,
+        0,
+        "Online softmax: one row over four tiles",
+        "Scores of one row in units of log2, four tiles of four keys. "
+        + " ".join(f"After tile {i}: m = {s.m:g}, l = {s.l:.4f}, O = {s.o:.4f}." for i, s in enumerate(found, 1))
         + f" At the end O / l = {found[-1].o / found[-1].l:.4f}.",
-        animation())
+        animation(),
+    )
     draw_scores(picture, found)
     draw_state(picture, found, LEFT + TILES * TILE_WIDTH + 36)
     y = draw_table(picture, found, height_of(LOWEST) + 76)
-    picture.height = picture.texts(8, y, (
-        "Each tile: m = max(m_old, max of the tile); l = l * 2^(m_old - m) + sum of 2^(s - m); "
-        "O = O * 2^(m_old - m) + sum of 2^(s - m) * v.",
-        "A factor below 1 shrinks the sums so far; with a factor of 1 they stay. O / l at the end "
-        "is what the whole row at once gives."), "small", 20) - 4
+    picture.height = (
+        picture.texts(
+            8,
+            y,
+            (
+                "Each tile: m = max(m_old, max of the tile); l = l * 2^(m_old - m) + sum of 2^(s - m); "
+                "O = O * 2^(m_old - m) + sum of 2^(s - m) * v.",
+                "A factor below 1 shrinks the sums so far; with a factor of 1 they stay. O / l at the end "
+                "is what the whole row at once gives.",
+            ),
+            "small",
+            20,
+        )
+        - 4
+    )
     picture.save(directory)
 
 
@@ -160,9 +203,29 @@ def errors_of(program: Path) -> tuple[np.ndarray, dict]:
     p = ERROR_PROBLEM
     with tempfile.TemporaryDirectory() as folder:
         out, record = Path(folder) / "out", Path(folder) / "record.json"
-        subprocess.run([program, "-b", str(p.batch), "-H", str(p.heads), "-n", str(p.seqlen), "-d",
-                        str(p.head_dim), "--check", "all", "--repeat", "0", "--output", out,
-                        "--json", record], check=False, capture_output=True)
+        subprocess.run(
+            [
+                program,
+                "-b",
+                str(p.batch),
+                "-H",
+                str(p.heads),
+                "-n",
+                str(p.seqlen),
+                "-d",
+                str(p.head_dim),
+                "--check",
+                "all",
+                "--repeat",
+                "0",
+                "--output",
+                out,
+                "--json",
+                record,
+            ],
+            check=False,
+            capture_output=True,
+        )
         o = read_result(out).o[0, 0].astype(np.float64)
         (found,) = read_records(record)
     reference = attention(p, *rounded_inputs(p)).o[0, 0]
@@ -190,17 +253,21 @@ def draw_map(picture: Picture, level: np.ndarray, block_m: int) -> None:
     picture.rect(MAP_X, MAP_Y, columns * CELL, rows * CELL, "none thin")
     for i, side in enumerate(SIDES, 1):
         if (level == i).any():
-            picture.add(f'<path transform="translate({MAP_X} {MAP_Y}) scale({CELL / 10:g})" '
-                        f'd="{squares(level == i, side)}" class="none stroke" '
-                        f'stroke-width="{side}"/>')
+            picture.add(
+                f'<path transform="translate({MAP_X} {MAP_Y}) scale({CELL / 10:g})" '
+                f'd="{squares(level == i, side)}" class="none stroke" '
+                f'stroke-width="{side}"/>'
+            )
     for row in range(0, rows, block_m):
         y = MAP_Y + row * CELL
         picture.text(MAP_X - 6, y + 12, str(row), "small muted", "end")
-        picture.text(20, y + block_m * CELL / 2, f"tile of queries {row // block_m}", "small muted",
-                     "middle", turned=True)
+        picture.text(
+            20, y + block_m * CELL / 2, f"tile of queries {row // block_m}", "small muted", "middle", turned=True
+        )
         picture.line(MAP_X, y, MAP_X + columns * CELL, y, "thin")
-    picture.text(MAP_X + columns * CELL / 2, MAP_Y + rows * CELL + 18, f"{columns} columns of O",
-                 "small muted", "middle")
+    picture.text(
+        MAP_X + columns * CELL / 2, MAP_Y + rows * CELL + 18, f"{columns} columns of O", "small muted", "middle"
+    )
 
 
 def draw_sizes(picture: Picture, x: float, y: float) -> float:
@@ -224,13 +291,18 @@ def error_map(name: str, program: Path, directory: Path) -> None:
     title = f"Step {record['step'].removeprefix('step')} {how}"
     rows, columns = errors.shape
     level = np.digitize(errors, BOUNDS)
-    told = [f"{int((level == i).sum())} "
-            + (f"from {BOUNDS[i - 1]:g}" if i else f"below {BOUNDS[0]:g}")
-            for i in range(len(BOUNDS) + 1)]
+    told = [
+        f"{int((level == i).sum())} " + (f"from {BOUNDS[i - 1]:g}" if i else f"below {BOUNDS[0]:g}")
+        for i in range(len(BOUNDS) + 1)
+    ]
     picture = Picture(
-        name, 640, MAP_Y + rows * CELL + 30, f"Error of O. {title}",
+        name,
+        640,
+        MAP_Y + rows * CELL + 30,
+        f"Error of O. {title}",
         f"|O - reference| of each of {rows} x {columns} entries of O, relative to the root mean "
-        f"square of its row: {', '.join(told)}. {int(wrong.sum())} of {rows} rows are wrong.")
+        f"square of its row: {', '.join(told)}. {int(wrong.sum())} of {rows} rows are wrong.",
+    )
     picture.text(8, 20, title, "large")
     picture.text(8, 42, "Error of each entry of O, relative to the root mean square of its row.")
     draw_map(picture, level, record["block_m"])

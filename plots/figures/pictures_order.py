@@ -14,12 +14,19 @@ ZEROS = "zeros"  # what the copy after the last tile writes
 
 
 EVENTS = {
-    r"copy_tile<[^>]*>\(\w+, q_global": "copy Q", r"copy_rows<[^>]*>\(\s*target,": "copy Q",
-    r"copy_tile<[^>]*>\(\w+, k_global": "copy K", r"copy_tile<[^>]*>\(\w+, v_global": "copy V",
-    r"copy_keys\((?:0, 0|next_key, 1 - stage)\)": "copy K and V", r"cp_async_commit\(": "commit",
-    r"cp_async_wait<0>": "wait 0", r"cp_async_wait<1>": "wait 1", r"__syncthreads\(": "barrier",
-    r"multiply_qk<": "Q K^T", r"update_softmax\(": "softmax",
-    r"update_output<": "softmax and P V", r"multiply_pv<": "P V",
+    r"copy_tile<[^>]*>\(\w+, q_global": "copy Q",
+    r"copy_rows<[^>]*>\(\s*target,": "copy Q",
+    r"copy_tile<[^>]*>\(\w+, k_global": "copy K",
+    r"copy_tile<[^>]*>\(\w+, v_global": "copy V",
+    r"copy_keys\((?:0, 0|next_key, 1 - stage)\)": "copy K and V",
+    r"cp_async_commit\(": "commit",
+    r"cp_async_wait<0>": "wait 0",
+    r"cp_async_wait<1>": "wait 1",
+    r"__syncthreads\(": "barrier",
+    r"multiply_qk<": "Q K^T",
+    r"update_softmax\(": "softmax",
+    r"update_output<": "softmax and P V",
+    r"multiply_pv<": "P V",
 }
 
 
@@ -31,20 +38,19 @@ def body_of(text: str, opening: str) -> tuple[str, str, str]:
     while depth:
         depth += {"{": 1, "}": -1}.get(text[i], 0)
         i += 1
-    return text[:start], text[first:i - 1], text[i:]
+    return text[:start], text[first : i - 1], text[i:]
 
 
 def events_of(text: str) -> list[str]:
-    found = [(match.start(), name) for pattern, name in EVENTS.items()
-             for match in re.finditer(pattern, text)]
+    found = [(match.start(), name) for pattern, name in EVENTS.items() for match in re.finditer(pattern, text)]
     return [name for _, name in sorted(found)]
 
 
 def kernel_events(path: Path) -> tuple[list[str], list[str], list[str]]:
     """The events before the loop over the tiles, in it, and after it."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
-    text = text[text.index("attention_kernel(Problem p"):]
-    text = text[:text.index("store_rows")]
+    text = text[text.index("attention_kernel(Problem p") :]
+    text = text[: text.index("store_rows")]
     parts = body_of(text, "for (int first_key")
     if "auto copy_keys" in parts[0]:  # its copies and its commit are those of "copy K and V"
         before, _, rest = body_of(parts[0], "auto copy_keys")
@@ -95,8 +101,7 @@ class Chart:
 
     def in_flight(self) -> float:
         """The number of products of whole tiles that are issued with a copy in flight."""
-        return sum(1 if bar.row == "Q K^T" else 1 / self.parts
-                   for bar in self.products() if bar.in_flight)
+        return sum(1 if bar.row == "Q K^T" else 1 / self.parts for bar in self.products() if bar.in_flight)
 
     def execute(self, event: str, tile: int | None) -> None:
         """An event in the iteration for a tile, or outside of the loop."""
@@ -148,8 +153,7 @@ class Chart:
         self.at += step
 
 
-ROWS = {"copy of Q": "q", "copy of K": "k", "copy of V": "v", "Q K^T": "s", "softmax": "n",
-        "P V": "o"}
+ROWS = {"copy of Q": "q", "copy of K": "k", "copy of V": "v", "Q K^T": "s", "softmax": "n", "P V": "o"}
 LEFT, TOP, ROW_HEIGHT = 92, 84, 34
 
 
@@ -174,13 +178,10 @@ def draw_chart(picture: Picture, chart: Chart, bottom: float) -> None:
         picture.text(LEFT + x, TOP - 18, mark, "small bold", "middle")
     for bar in chart.bars:
         y, width = TOP + list(ROWS).index(bar.row) * ROW_HEIGHT + 5, bar.end - bar.start
-        picture.tile(LEFT + bar.start, y, width, ROW_HEIGHT - 10, ROWS[bar.row],
-                     "busy" if bar.in_flight else "")
-        picture.label(LEFT + bar.start + width / 2, y + (ROW_HEIGHT - 10) / 2, bar.text,
-                      ROWS[bar.row])
+        picture.tile(LEFT + bar.start, y, width, ROW_HEIGHT - 10, ROWS[bar.row], "busy" if bar.in_flight else "")
+        picture.label(LEFT + bar.start + width / 2, y + (ROW_HEIGHT - 10) / 2, bar.text, ROWS[bar.row])
     picture.arrow((LEFT, bottom + 16), (LEFT + chart.at, bottom + 16))
-    picture.text(LEFT + chart.at, bottom + 34, "order of events in the source, not time", "small",
-                 "end")
+    picture.text(LEFT + chart.at, bottom + 34, "order of events in the source, not time", "small", "end")
 
 
 def draw_legend(picture: Picture, chart: Chart, y: float, share: str) -> float:
@@ -192,11 +193,15 @@ def draw_legend(picture: Picture, chart: Chart, y: float, share: str) -> float:
         picture.text(46, y, text)
         y += 22
     picture.tile(8, y - 12, 32, 16, "o", "busy", "thin")
-    lines = [f"a product with a copy in flight: {share}. Numbers are tiles"
-             + ("; 0.1 is part 1 of tile 0, 32 keys." if chart.parts > 1 else ".")]
+    lines = [
+        f"a product with a copy in flight: {share}. Numbers are tiles"
+        + ("; 0.1 is part 1 of tile 0, 32 keys." if chart.parts > 1 else ".")
+    ]
     if any(bar.text == ZEROS for bar in chart.bars):
-        lines.append("zeros: after the last tile the copy reads nothing and writes zeros, so that "
-                     "every wait counts the same groups.")
+        lines.append(
+            "zeros: after the last tile the copy reads nothing and writes zeros, so that "
+            "every wait counts the same groups."
+        )
     return picture.texts(46, y, lines, step=22)
 
 
@@ -206,10 +211,14 @@ def pipeline(step: str, program: Path, directory: Path) -> None:
     share = f"{chart.in_flight():g} of {2 * TILES}"
     told = "; ".join(f"{bar.row} {bar.text}" for bar in sorted(chart.bars, key=lambda b: b.start))
     picture = Picture(
-        f"pipeline_{step}", LEFT + chart.at + 14, 0, f"{label}: order of copies and compute",
+        f"pipeline_{step}",
+        LEFT + chart.at + 14,
+        0,
+        f"{label}: order of copies and compute",
         f"One thread block over {TILES} tiles of keys, by the order of events in the source, not "
         f"by time: {idea}. Copies and computations by start: {told}. Products that are issued with "
-        f"a copy in flight: {share}.")
+        f"a copy in flight: {share}.",
+    )
     bottom = TOP + len(ROWS) * ROW_HEIGHT
     picture.text(8, 18, f"{label}: {idea}", "bold")
     draw_chart(picture, chart, bottom)

@@ -20,6 +20,7 @@ def network(directory: Path) -> None:
         picture.text(x, top - 24, after, "small muted", "middle")
         told.append(f"{after}: {' '.join(map(str, keys))}")
         x += 22
+
     picture.text(8, 20, "Each arrow compares two keys", "large")
     picture.text(8, 42, "and moves the larger one to its tip.")
     body, picture.body = picture.body, []
@@ -52,20 +53,30 @@ def radix(directory: Path) -> None:
     """f06b: one pass over two tiles of 8 keys, by digits of 2 bits."""
     keys, digits, tiles = [14, 3, 9, 0, 7, 5, 2, 10, 1, 12, 6, 11, 4, 13, 15, 8], 4, 2
     each = len(keys) // tiles
-    counts = [[sum(key % digits == d for key in keys[t * each:][:each]) for d in range(digits)] for t in range(tiles)]
-    starts = {(d, t): sum(sum(c[:d]) for c in counts) + sum(c[d] for c in counts[:t]) for d in range(digits) for t in range(tiles)}
+    counts = [[sum(key % digits == d for key in keys[t * each :][:each]) for d in range(digits)] for t in range(tiles)]
+    starts = {
+        (d, t): sum(sum(c[:d]) for c in counts) + sum(c[d] for c in counts[:t])
+        for d in range(digits)
+        for t in range(tiles)
+    }
     out = sorted(keys, key=lambda key: key % digits)
     width, left = 27, 8
-    picture = Picture("f06b_pass", 448, 372, "f06b: a pass of the radix sort",
-                      f"Keys {keys} in two tiles of {each}, sorted by their last digit of base {digits}. Counts of the tiles: "
-                      f"{counts}. Where the keys of each digit begin: {[[starts[d, t] for d in range(digits)] for t in range(tiles)]}. "
-                      f"Result: {out}.")
+    picture = Picture(
+        "f06b_pass",
+        448,
+        372,
+        "f06b: a pass of the radix sort",
+        f"Keys {keys} in two tiles of {each}, sorted by their last digit of base {digits}. Counts of the tiles: "
+        f"{counts}. Where the keys of each digit begin: {[[starts[d, t] for d in range(digits)] for t in range(tiles)]}. "
+        f"Result: {out}.",
+    )
     looks = "qkvo"
 
     def row(y: int, values: list[int]) -> None:
         for i, key in enumerate(values):
             picture.rect(left + i * width, y, width, 26, f"{looks[key % digits]} thin")
             picture.text(left + (i + 0.5) * width, y + 17.5, str(key), "small", "middle")
+
     source = 13  # followed by an arrow, below the boxes
     rank = sum(key % digits == keys[source] % digits for key in keys[each:source])
     target = starts[keys[source] % digits, 1] + rank
@@ -85,21 +96,36 @@ def radix(directory: Path) -> None:
             picture.text(x, y + 31, name, "small")
     picture.text(8, 240, "starts: all lower digits, then this digit in tiles before", "small")
     row(284, out)
-    picture.texts(8, 336, (f"{keys[source]} has digit {keys[source] % digits}: start {starts[keys[source] % digits, 1]}, and {rank} "
-                           f"such key before it in its tile: place {target}.",
-                           "Keys of one digit keep their order."), "small", 20)
+    picture.texts(
+        8,
+        336,
+        (
+            f"{keys[source]} has digit {keys[source] % digits}: start {starts[keys[source] % digits, 1]}, and {rank} "
+            f"such key before it in its tile: place {target}.",
+            "Keys of one digit keep their order.",
+        ),
+        "small",
+        20,
+    )
     picture.save(directory)
 
 
 def streams(directory: Path) -> None:
     """f09: the same chunks in one stream and in three, if each operation takes the same time."""
-    picture = Picture("f09_streams", 460, 330, "f09: copies and kernels in one stream and in three",
-                      "Four chunks. In one stream, copy in, kernel and copy out of each run one after the other: 12 units of "
-                      "time. In three streams, the copy in of a chunk runs beside the kernel of the one before and the copy "
-                      "out of the one before that: 6 units.")
+    picture = Picture(
+        "f09_streams",
+        460,
+        330,
+        "f09: copies and kernels in one stream and in three",
+        "Four chunks. In one stream, copy in, kernel and copy out of each run one after the other: 12 units of "
+        "time. In three streams, the copy in of a chunk runs beside the kernel of the one before and the copy "
+        "out of the one before that: 6 units.",
+    )
     left, width, height = 76, 30, 26
-    for top, title, start in ((36, "One stream: nothing at the same time", lambda c: 3 * c),
-                              (176, "Three streams: chunks overlap", lambda c: c)):
+    for top, title, start in (
+        (36, "One stream: nothing at the same time", lambda c: 3 * c),
+        (176, "Three streams: chunks overlap", lambda c: c),
+    ):
         picture.text(8, top - 14, title, "bold")
         for row, name in enumerate(("copy in", "kernel", "copy out")):
             picture.text(left - 8, top + row * height + 18, name, "small", "end")
@@ -117,9 +143,14 @@ def streams(directory: Path) -> None:
 
 def locks(directory: Path) -> None:
     """f10: who waits for whom."""
-    picture = Picture("f10_locks", 440, 336, "f10: a circle of threads that wait, and none",
-                      "Thread i holds lock i and waits for lock i + 1, the last one for lock 0: a circle. If the last thread "
-                      "takes lock 0 first, it holds no other lock while it waits, and the thread before it can go on.")
+    picture = Picture(
+        "f10_locks",
+        440,
+        336,
+        "f10: a circle of threads that wait, and none",
+        "Thread i holds lock i and waits for lock i + 1, the last one for lock 0: a circle. If the last thread "
+        "takes lock 0 first, it holds no other lock while it waits, and the thread before it can go on.",
+    )
     for left, title, last_holds in ((8, "Own lock first", True), (232, "Lower lock first", False)):
         picture.text(left, 20, title, "large")
         for i in range(4):
@@ -134,8 +165,11 @@ def locks(directory: Path) -> None:
                 picture.line(left + 78, y + 17, left + 112, y + 17, "line")
             if i < 3:
                 picture.arrow((left + 60, y + 34), (left + 120, y + 58))
-        picture.path(f"M{left + 60} 260C{left + 90} 296 {left + 200} 296 {left + 196} 160"
-                     f"C{left + 194} 100 {left + 190} 78 {left + 176} 72", "arrow")
+        picture.path(
+            f"M{left + 60} 260C{left + 90} 296 {left + 200} 296 {left + 196} 160"
+            f"C{left + 194} 100 {left + 190} 78 {left + 176} 72",
+            "arrow",
+        )
     picture.text(8, 308, "Line: holds the lock. Arrow: waits for it.", "small")
     picture.text(8, 326, "Right: lock 63 is free, so thread 2 can go on.", "small")
     picture.save(directory)

@@ -20,6 +20,7 @@ LINE = 21  # from one line of text to the next
 
 # --- Parts of all pictures ------------------------------------------------------------------------
 
+
 def frame(picture: Picture, x: float, width: float, height: float, title: str) -> None:
     picture.rect(x, FRAME_Y, width, height, "none thin")
     picture.text(x + 8, FRAME_Y + 20, title, "bold")
@@ -42,6 +43,7 @@ def legend(picture: Picture, y: float, lines: tuple[tuple[str, str], ...]) -> fl
 
 
 # --- Steps with one kernel ------------------------------------------------------------------------
+
 
 @dataclass
 class Drawing:
@@ -74,27 +76,32 @@ class Drawing:
             picture.rect(self.s_x, y, side, depth, f"{name} line")
             picture.text(self.s_x - 6, y + depth / 2 + 4, name.upper(), "bold", "end")
         for buffer in self.loop.buffers:
-            picture.rect(self.column + self.n * buffer.next_tile,
-                         {"k": self.k_y, "v": self.v_y}[buffer.content], self.n, depth,
-                         f"none thick{' dash' * buffer.in_flight}")
+            picture.rect(
+                self.column + self.n * buffer.next_tile,
+                {"k": self.k_y, "v": self.v_y}[buffer.content],
+                self.n,
+                depth,
+                f"none thick{' dash' * buffer.in_flight}",
+            )
         picture.rect(self.s_x, self.s_y, side, side, "none thin dash")
-        picture.text(self.s_x + side / 2, self.s_y + side + 18, "S is never stored", "small",
-                     "middle")
-        picture.text(self.q_x - 6, self.s_y + side / 2, f"{N} queries", "small muted", "middle",
-                     turned=True)
+        picture.text(self.s_x + side / 2, self.s_y + side + 18, "S is never stored", "small", "middle")
+        picture.text(self.q_x - 6, self.s_y + side / 2, f"{N} queries", "small muted", "middle", turned=True)
         picture.text(self.s_x + side / 2, self.s_y - 7, f"{N} keys", "small muted", "middle")
 
     def row_of_tiles(self) -> None:
         """The tiles of S that the thread block visits, and the direction of the loop."""
         picture, below = self.picture, self.row + self.m
         for tile in range(-(-N // self.shape.block_n)):
-            picture.rect(self.s_x + tile * self.n, self.row,
-                         min(self.n, self.side - tile * self.n), self.m,
-                         "s thin" if tile <= self.loop.key_tile else "none thin")
+            picture.rect(
+                self.s_x + tile * self.n,
+                self.row,
+                min(self.n, self.side - tile * self.n),
+                self.m,
+                "s thin" if tile <= self.loop.key_tile else "none thin",
+            )
         picture.rect(self.column, self.row, self.n, self.m, "none thick")
         picture.arrow((self.s_x, below + 10), (self.s_x + self.side, below + 10))
-        picture.text(self.s_x + self.side / 2, below + 26, "the loop goes over the keys", "small",
-                     "middle")
+        picture.text(self.s_x + self.side / 2, below + 26, "the loop goes over the keys", "small", "middle")
 
     def masked_row(self, attended: np.ndarray) -> str:
         """The same for a mask: the tiles by type. Returns the list of tiles in words."""
@@ -107,8 +114,9 @@ class Drawing:
         for tile in range(N // shape.block_n):
             columns = slice(tile * shape.block_n, (tile + 1) * shape.block_n)
             part = attended[rows, columns]
-            kind = ("-" if not part.any() else "F" if part.all() else
-                    "C" if (part == causal[rows, columns]).all() else "P")
+            kind = (
+                "-" if not part.any() else "F" if part.all() else "C" if (part == causal[rows, columns]).all() else "P"
+            )
             x = self.s_x + tile * self.n
             picture.rect(x, self.row, self.n, self.m, "none thin" if kind == "-" else "s thin")
             picture.text(x + self.n / 2, self.row + self.m / 2 + 5, kind, "bold", "middle")
@@ -116,8 +124,10 @@ class Drawing:
         picture.rect(self.column, self.row, self.n, self.m, "none thick")
         for i, line in enumerate(("outlined: attended", self.loop.mask)):
             picture.text(self.s_x + self.side - 6, self.s_y + 20 + 16 * i, line, "small", "end")
-        return (f"List of this tile of queries: {', '.join(listed)}. F: all attended, C: the "
-                "causal rule, P: partial, -: skipped.")
+        return (
+            f"List of this tile of queries: {', '.join(listed)}. F: all attended, C: the "
+            "causal rule, P: partial, -: skipped."
+        )
 
     def thread_block(self) -> None:
         """The tiles of the thread block, larger and in the same places, and arrows to them."""
@@ -155,16 +165,15 @@ class Drawing:
         x, width = CHIP_X + 8, right - CHIP_X - 16
         self.picture.rect(x, top, width, bottom - top, "n line")
         for i, line in enumerate(("producer:", "thread 0")):
-            self.picture.text(x + width / 2, (top + bottom) / 2 - 4 + 16 * i, line, "small bold",
-                              "middle")
+            self.picture.text(x + width / 2, (top + bottom) / 2 - 4 + 16 * i, line, "small bold", "middle")
 
-    def tiles_of_keys(self, s_x: float, tops: dict[str, float], width: float,
-                      depth: float) -> None:
+    def tiles_of_keys(self, s_x: float, tops: dict[str, float], width: float, depth: float) -> None:
         """The buffers of K and V."""
         for buffer in self.loop.buffers:
             x, y = s_x + buffer.column * (width + 12), tops[buffer.place]
-            self.picture.tile(x, y, width, depth, buffer.content, "shared",
-                              "thick dash" if buffer.in_flight else "line")
+            self.picture.tile(
+                x, y, width, depth, buffer.content, "shared", "thick dash" if buffer.in_flight else "line"
+            )
             wide = text_width(buffer.label, SMALL) > width - 6
             lines = buffer.label.split(" ", 1) if wide else [buffer.label]
             for i, line in enumerate(lines):
@@ -174,8 +183,9 @@ class Drawing:
                 events = self.loop.places[buffer.place]
                 numbers(self.picture, x - 12 - 20 * events.count(" "), y + 10, events)
 
-    def tiles_of_queries(self, lefts: tuple[float, float, float], y: float, width: float,
-                         depth: float, height: float) -> None:
+    def tiles_of_queries(
+        self, lefts: tuple[float, float, float], y: float, width: float, depth: float, height: float
+    ) -> None:
         """Q, S, m, l and O, and the rows of each warp."""
         picture, places = self.picture, self.loop.places
         q_x, s_x, m_x = lefts
@@ -217,16 +227,27 @@ class Drawing:
         """Sizes, the list of tiles, and the order of the loop, in which the moment is marked."""
         picture, loop, shape = self.picture, self.loop, self.shape
         who = " of the consumers" * loop.consumers
-        y = legend(picture, y, (
-            ("", f"Device memory: Q, K, V, O, each {N} x {HEAD_DIM} for one head. K and V are "
-             "drawn turned, one key per column."),
-            ("shared", f"Shared memory, {shape.shared_bytes:,} bytes: {loop.shared}."),
-            ("registers", f"Registers of {self.computing} threads{who}: {loop.registers}.")))
+        y = legend(
+            picture,
+            y,
+            (
+                (
+                    "",
+                    f"Device memory: Q, K, V, O, each {N} x {HEAD_DIM} for one head. K and V are "
+                    "drawn turned, one key per column.",
+                ),
+                ("shared", f"Shared memory, {shape.shared_bytes:,} bytes: {loop.shared}."),
+                ("registers", f"Registers of {self.computing} threads{who}: {loop.registers}."),
+            ),
+        )
         in_flight = any(buffer.in_flight for buffer in loop.buffers)
         more = "or from it " * ("stored" in loop.places)
-        lines = [f"Tiles: Q {shape.block_m} x {HEAD_DIM}, K and V {shape.block_n} x {HEAD_DIM}, "
-                 f"S {shape.block_m} x {shape.block_n}, O {shape.block_m} x {HEAD_DIM}."
-                 + f" Dashed: the copy to shared memory {more}is in flight." * in_flight]
+        lines = [
+            f"Tiles: Q {shape.block_m} x {HEAD_DIM}, K and V {shape.block_n} x {HEAD_DIM}, "
+            f"S {shape.block_m} x {shape.block_n}, O {shape.block_m} x {HEAD_DIM}."
+            + f" Dashed: the copy to shared memory {more}is in flight."
+            * in_flight
+        ]
         y = picture.texts(DEVICE_X + 32, y, filter(None, (*lines, listed)), step=LINE) + 4
         for i, event in enumerate(loop.order, 1):
             numbers(picture, DEVICE_X + 9, y - 4, str(i))
@@ -234,19 +255,22 @@ class Drawing:
             if i == loop.moment:
                 picture.text(WIDTH - 8, y, "the moment drawn above", "mark bold", "end")
             y += LINE
-        picture.text(DEVICE_X + 26, y,
-                     f"Before the loop: {loop.before}. After the loop: {loop.after}.")
+        picture.text(DEVICE_X + 26, y, f"Before the loop: {loop.before}. After the loop: {loop.after}.")
         return y
 
 
 def fused(name: str, program: Path, directory: Path) -> None:
     loop, shape = loop_of(name), shape_of(program)
     picture = Picture(
-        f"{name}_tiles", WIDTH, 0, f"Step {name.removeprefix('step')}: {loop.idea}",
+        f"{name}_tiles",
+        WIDTH,
+        0,
+        f"Step {name.removeprefix('step')}: {loop.idea}",
         f"Left: Q, K, V, S and O of one head with {N} queries, {N} keys and D = {HEAD_DIM}. "
         f"Outlined are the tiles of one thread block at one moment: {shape.block_m} rows of Q and "
         f"{shape.block_n} rows of K and V. Right: the same tiles in shared memory and registers. "
-        f"The events of one iteration, in order: {' '.join(loop.order)}")
+        f"The events of one iteration, in order: {' '.join(loop.order)}",
+    )
     drawing, listed = Drawing(picture, loop, shape), ""
     drawing.matrices()
     if loop.mask:
@@ -264,21 +288,33 @@ def fused(name: str, program: Path, directory: Path) -> None:
 PANEL_WIDTH, PANEL_STEP = 284, 291
 KERNEL_SCALE, PIECE_SCALE = 0.29, 1.6
 KERNELS = {
-    "scores": ("S = scale Q K^T", (
-        "Load 32 columns of Q and of K. Barrier.",
-        "Each thread: s += q[row][i] * k[lane][i]",
-        "for 32 values of i. Barrier.",
-        "Loop over D; then store S.")),
-    "softmax": ("P = softmax(S), in place", (
-        "Read the row: its maximum.",
-        "Read it again: the sum of exp(s - max).",
-        "Read it again: write P over S.",
-        "A lane takes every 32nd entry.")),
-    "output": ("O = P V", (
-        "Load 32 keys of P and of V. Barrier.",
-        "Each thread: o += p[row][i] * v[i][lane]",
-        "for 32 values of i. Barrier.",
-        "Loop over the keys; then store O.")),
+    "scores": (
+        "S = scale Q K^T",
+        (
+            "Load 32 columns of Q and of K. Barrier.",
+            "Each thread: s += q[row][i] * k[lane][i]",
+            "for 32 values of i. Barrier.",
+            "Loop over D; then store S.",
+        ),
+    ),
+    "softmax": (
+        "P = softmax(S), in place",
+        (
+            "Read the row: its maximum.",
+            "Read it again: the sum of exp(s - max).",
+            "Read it again: write P over S.",
+            "A lane takes every 32nd entry.",
+        ),
+    ),
+    "output": (
+        "O = P V",
+        (
+            "Load 32 keys of P and of V. Barrier.",
+            "Each thread: o += p[row][i] * v[i][lane]",
+            "for 32 values of i. Barrier.",
+            "Loop over the keys; then store O.",
+        ),
+    ),
 }
 
 
@@ -297,23 +333,25 @@ def product_panel(picture: Picture, x: float, tile: int, scores: bool) -> None:
     picture.text(wide_x - 6, top_y + 12, "S" if scores else "P", "bold", "end")
     picture.text(wide_x + side / 2, top_y - 8, f"{N} keys", "small muted", "middle")
     picture.rect(column, row, small, small, "none thick")
-    for of_row in ((True, False) if scores else (True,)):
+    for of_row in (True, False) if scores else (True,):
         at = (thin_x + small, row) if of_row else (column, top_y - 24 - small)
         picture.rect(*at, small, small, "none thick")
     if not scores:
         picture.rect(column, top_y - 24 - small, small, small, "none thick")
         picture.arrow((wide_x, row + small + 8), (wide_x + side, row + small + 8))
     y, edge = top_y + side + 38, tile * PIECE_SCALE
-    names = (("q", "Q", "shared"), ("k", "K^T", "shared"), ("s", "S", "registers")) if scores else (
-        ("s", "P", "shared"), ("v", "V", "shared"), ("o", "O", "registers"))
+    names = (
+        (("q", "Q", "shared"), ("k", "K^T", "shared"), ("s", "S", "registers"))
+        if scores
+        else (("s", "P", "shared"), ("v", "V", "shared"), ("o", "O", "registers"))
+    )
     for i, (fill, name, memory) in enumerate(names):
         left = x + 26 + i * (edge + 40)
         picture.tile(left, y, edge, edge, fill, memory)
         picture.label(left + edge / 2, y + edge / 2, name, fill, "small bold")
         if i:
             picture.text(left - 20, y + edge / 2 + 5, "x" if i == 1 else "=", "bold", "middle")
-    picture.text(x + 26, y + edge + 18,
-                 f"{tile} x {tile} each; one entry of {names[2][1]} a thread", "small")
+    picture.text(x + 26, y + edge + 18, f"{tile} x {tile} each; one entry of {names[2][1]} a thread", "small")
 
 
 def softmax_panel(picture: Picture, x: float, rows: int) -> None:
@@ -340,19 +378,21 @@ def three_kernels(program: Path, directory: Path) -> None:
     tile, rows = shape.block_m, shape.kernels["softmax"][1] // 32
     height = 574
     picture = Picture(
-        f"{program.name}_tiles", WIDTH, height,
+        f"{program.name}_tiles",
+        WIDTH,
+        height,
         f"Step {program.name.removeprefix('step')}: three kernels",
         f"One head with {N} queries, {N} keys and D = {HEAD_DIM}. scores: a thread block loads "
         f"{tile} x {tile} entries of Q and of K to shared memory and computes as many entries of "
         f"S, which it writes to device memory. softmax: a thread block has {rows} warps, and each "
         f"computes one row, in device memory. output: a thread block loads {tile} x {tile} "
-        "entries of P and of V and computes as many of O.")
+        "entries of P and of V and computes as many of O.",
+    )
     for i, (name, (formula, order)) in enumerate(KERNELS.items()):
         x = DEVICE_X + i * PANEL_STEP
         blocks, threads, _ = shape.kernels[name]
         frame(picture, x, PANEL_WIDTH, height - FRAME_Y - 80, f"{i + 1}. {name}: {formula}")
-        picture.text(x + 8, FRAME_Y + 40, f"2 heads: {blocks} thread blocks of {threads:,} threads",
-                     "small")
+        picture.text(x + 8, FRAME_Y + 40, f"2 heads: {blocks} thread blocks of {threads:,} threads", "small")
         if name == "softmax":
             softmax_panel(picture, x, rows)
         else:
@@ -360,11 +400,21 @@ def three_kernels(program: Path, directory: Path) -> None:
         for j, line in enumerate(order):
             picture.text(x + 10, FRAME_Y + 410 + 19 * j, line, "small")
     static = 4 * tile * (2 * tile + 1), 8 * tile * tile
-    legend(picture, height - 50, (
-        ("", f"Device memory: Q, K, V, O, each {N} x {HEAD_DIM}; S, and P in its place, "
-             f"{N} x {N} in fp32, for each head."),
-        ("shared", f"Shared memory, in fp32: {static[0]:,} bytes in scores, {static[1]:,} bytes in "
-                   "output."),
-        ("registers", "Registers. Outlined: what one thread block works on at one moment. V is "
-                      "drawn turned, one key per column.")))
+    legend(
+        picture,
+        height - 50,
+        (
+            (
+                "",
+                f"Device memory: Q, K, V, O, each {N} x {HEAD_DIM}; S, and P in its place, "
+                f"{N} x {N} in fp32, for each head.",
+            ),
+            ("shared", f"Shared memory, in fp32: {static[0]:,} bytes in scores, {static[1]:,} bytes in output."),
+            (
+                "registers",
+                "Registers. Outlined: what one thread block works on at one moment. V is "
+                "drawn turned, one key per column.",
+            ),
+        ),
+    )
     picture.save(directory)

@@ -16,9 +16,14 @@ def grid_on_vector(directory: Path) -> None:
     n, threads = 1000, 256
     blocks = -(-n // threads)
     idle = blocks * threads - n
-    picture = Picture("f01_grid", 470, 268, "A grid of threads and a vector",
-                      f"{blocks} blocks of {threads} threads for {n} elements. Thread 3 of block 1 has element "
-                      f"{threads + 3}. The last {idle} threads have none.")
+    picture = Picture(
+        "f01_grid",
+        470,
+        268,
+        "A grid of threads and a vector",
+        f"{blocks} blocks of {threads} threads for {n} elements. Thread 3 of block 1 has element "
+        f"{threads + 3}. The last {idle} threads have none.",
+    )
     left, width = 10, 112
     picture.text(left, 20, f"Grid: {blocks} blocks of {threads} threads", "bold")
     for block in range(blocks):
@@ -31,8 +36,13 @@ def grid_on_vector(directory: Path) -> None:
     for block in range(blocks):
         x, last = left + block * width, block == blocks - 1
         picture.rect(x, 110, width - 4 - unused * last, 24, "k line")
-        picture.text(x + width / 2 - 2 - 4 * last, 127, f"{block * threads}\N{EN DASH}{min(n, block * threads + threads) - 1}",
-                     "small", "middle")
+        picture.text(
+            x + width / 2 - 2 - 4 * last,
+            127,
+            f"{block * threads}\N{EN DASH}{min(n, block * threads + threads) - 1}",
+            "small",
+            "middle",
+        )
         if last:
             picture.rect(x + width - 4 - unused, 110, unused, 24, "none line dash")
     picture.text(left, 153, f"x, y and sum: {n} elements", "bold")
@@ -54,8 +64,11 @@ def grid_on_vector(directory: Path) -> None:
 
 def sectors(directory: Path) -> None:
     """f02: what 32 lanes load of the coordinate x of 32 particles, in the ways of the program."""
-    ways = (("arrays: lane i reads float i", 1), ("structures: lane i reads float 6 i", 6),
-            ("chunks: lane i reads float 8 i", 8))
+    ways = (
+        ("arrays: lane i reads float i", 1),
+        ("structures: lane i reads float 6 i", 6),
+        ("chunks: lane i reads float 8 i", 8),
+    )
     picture = Picture("f02_sectors", 470, 0, "Sectors that a warp touches", "")
     y, told, cell, per_row = 20, [], 6.4, 8
     for title, stride in ways:
@@ -80,8 +93,11 @@ def sectors(directory: Path) -> None:
 def transposed_tile(directory: Path) -> None:
     """f03: where a column of the tile lies in the banks, by the rules of its three layouts."""
     column, cell, top = 5, 4, 62
-    places = {"plain": lambda row: row * LANES + column, "padded": lambda row: row * (LANES + 1) + column,
-              "swizzled": lambda row: row * LANES + (column ^ row)}
+    places = {
+        "plain": lambda row: row * LANES + column,
+        "padded": lambda row: row * (LANES + 1) + column,
+        "swizzled": lambda row: row * LANES + (column ^ row),
+    }
     picture = Picture("f03_banks", 470, 250, "A column of a tile in the 32 banks", "")
     told = []
     for i, (name, place) in enumerate(places.items()):
@@ -99,9 +115,16 @@ def transposed_tile(directory: Path) -> None:
         picture.area(x, top - 14, cell, filled, "ink")
         picture.text(x, top + cell * 33 + 4, f"{wavefronts} wavefront{'s' * (wavefronts > 1)}", "bold")
         told.append(f"{name}: {wavefronts}.")
-    picture.texts(12, top + cell * 33 + 30, (
-        "A line is 128 bytes of shared memory, a word in each bank.",
-        f"Marked: column {column} of the tile, which a warp reads at a time."), "small", 18)
+    picture.texts(
+        12,
+        top + cell * 33 + 30,
+        (
+            "A line is 128 bytes of shared memory, a word in each bank.",
+            f"Marked: column {column} of the tile, which a warp reads at a time.",
+        ),
+        "small",
+        18,
+    )
     picture.description = f"Wavefronts for column {column} of a 32 x 32 tile. {' '.join(told)}"
     picture.save(directory)
 
@@ -129,8 +152,13 @@ def tree(directory: Path) -> None:
         y += 56
         cells(picture, 10, y, values, [i < half for i in range(8)], width)
         half //= 2
-    picture.texts(10, y + 42, ("Through shared memory, each round needs a barrier before it.",
-                               "Within a warp, shuffles need none."), "small", 18)
+    picture.texts(
+        10,
+        y + 42,
+        ("Through shared memory, each round needs a barrier before it.", "Within a warp, shuffles need none."),
+        "small",
+        18,
+    )
     picture.description = f"The sum of {', '.join(map(str, NUMBERS))} in three rounds: {values[0]}."
     picture.save(directory)
 
@@ -167,9 +195,22 @@ def scans(directory: Path) -> None:
         cells(picture, x, y, values, [i in rights or i + distance in rights for i in range(n)])
     picture.text(x, 40, f"6 rounds, {work} additions", "small")
     assert [v + own for v, own in zip(values, NUMBERS, strict=True)] == inclusive
-    picture.texts(10, 178, ("Coloured: written in this", "round. On the right the", "last sum becomes 0 on",
-                            "the way down; the result", "lacks the own number."), "small", 17)
-    picture.description = (f"Hillis and Steele: 3 rounds with {first_work} additions. Work-efficient: 6 rounds with {work}.")
+    picture.texts(
+        10,
+        178,
+        (
+            "Coloured: written in this",
+            "round. On the right the",
+            "last sum becomes 0 on",
+            "the way down; the result",
+            "lacks the own number.",
+        ),
+        "small",
+        17,
+    )
+    picture.description = (
+        f"Hillis and Steele: 3 rounds with {first_work} additions. Work-efficient: 6 rounds with {work}."
+    )
     picture.save(directory)
 
 
@@ -187,19 +228,33 @@ def look_back(directory: Path) -> None:
         picture.text(x + width / 2 - 2, top + 17, f"tile {i}", "small bold", "middle")
         words = state.split("|")
         picture.text(x + width / 2 - 2, top + 34, words[0], "small", "middle")
-        published = sum(sums[:i + 1]) if to_here else own if i <= tile else ""
-        picture.text(x + width / 2 - 2, top + 51, f"{words[1]}: {published}" if len(words) > 1 else "", "small", "middle")
+        published = sum(sums[: i + 1]) if to_here else own if i <= tile else ""
+        picture.text(
+            x + width / 2 - 2, top + 51, f"{words[1]}: {published}" if len(words) > 1 else "", "small", "middle"
+        )
         if known - 1 <= i < tile:
             before += published
             level = top - 11 - 10 * (tile - 1 - i)
-            picture.arrow((10 + width * tile + 12 + 9 * (i - known + 1), top), (10 + width * tile + 12 + 9 * (i - known + 1), level),
-                          (x + width / 2 - 2, level), (x + width / 2 - 2, top - 2))
+            picture.arrow(
+                (10 + width * tile + 12 + 9 * (i - known + 1), top),
+                (10 + width * tile + 12 + 9 * (i - known + 1), level),
+                (x + width / 2 - 2, level),
+                (x + width / 2 - 2, top - 2),
+            )
     assert before == sum(sums[:tile])
-    parts = " + ".join(str(sum(sums[:i + 1]) if i < known else sums[i]) for i in range(tile - 1, known - 2, -1))
-    picture.texts(10, top + 84, (
-        f"It adds {parts} = {before}, and stops at tile {known - 1}, whose sum",
-        f"contains those before. Then it publishes {before} + {sums[tile]} = {before + sums[tile]}, its sum to here,",
-        "so that later tiles look no further.", "Tile 6 has begun and published nothing yet: who needs it waits."), "small", 18)
+    parts = " + ".join(str(sum(sums[: i + 1]) if i < known else sums[i]) for i in range(tile - 1, known - 2, -1))
+    picture.texts(
+        10,
+        top + 84,
+        (
+            f"It adds {parts} = {before}, and stops at tile {known - 1}, whose sum",
+            f"contains those before. Then it publishes {before} + {sums[tile]} = {before + sums[tile]}, its sum to here,",
+            "so that later tiles look no further.",
+            "Tile 6 has begun and published nothing yet: who needs it waits.",
+        ),
+        "small",
+        18,
+    )
     picture.description = f"Tile {tile} adds what tiles {tile - 1} to {known - 1} have published: {parts} = {before}."
     picture.save(directory)
 

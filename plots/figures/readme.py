@@ -26,6 +26,7 @@ LONG_NAMES = {"fa2": "FlashAttention-2", "cudnn": "cuDNN", "fa3": "FlashAttentio
 
 # --- The claim -----------------------------------------------------------------------------------
 
+
 def over(record: dict, short: str) -> str:
     """The median of the speedup over a baseline; a dash without one."""
     short += "_fp8" * (record["dtype"] == "e4m3")
@@ -37,19 +38,30 @@ def claim(results: Results) -> str:
     """How the fastest step compares, at the table's length and at the longest, and with masks."""
     best = max(results.headline("full"), key=lambda record: record["tflops"])
     step = results.select(step=best["step"], dtype=best["dtype"])
-    long = max((record for record in step if record["mask"] == "full"
-                and record["head_dim"] == best["head_dim"]), key=lambda record: record["seqlen"])
+    long = max(
+        (record for record in step if record["mask"] == "full" and record["head_dim"] == best["head_dim"]),
+        key=lambda record: record["seqlen"],
+    )
     shorts = [short for short in reversed(SHORTS) if f"speed_over_{short}" in long]
-    flex = {(record["mask"].split(":")[0], record["seqlen"], record["head_dim"]): record["speed_over_flex"]
-            for record in step if "speed_over_flex" in record and record["mask"] not in DENSE}
+    flex = {
+        (record["mask"].split(":")[0], record["seqlen"], record["head_dim"]): record["speed_over_flex"]
+        for record in step
+        if "speed_over_flex" in record and record["mask"] not in DENSE
+    }
     kinds, lengths, dims = map(sorted, map(set, zip(*flex, strict=True))) if flex else ([], [], [])
-    masks = (f" With the masks {listed(f'`{kind}`' for kind in kinds)} (D = {listed(dims)}, N = "
-             f"{listed(lengths)}), it is {min(flex.values()):.1f} to {max(flex.values()):.1f} times as "
-             "fast as compiled FlexAttention." if flex else "")
-    return (f"On one {best['device']}, step {name_of(best)} is "
-            f"{listed(f'{over(best, short)} times as fast as {LONG_NAMES[short]}' for short in shorts)}"
-            f" ({best['dtype']}, D = {best['head_dim']}, N = {best['seqlen']}, no mask; at N = "
-            f"{long['seqlen']}: {listed(over(long, short) for short in shorts)}).{masks}")
+    masks = (
+        f" With the masks {listed(f'`{kind}`' for kind in kinds)} (D = {listed(dims)}, N = "
+        f"{listed(lengths)}), it is {min(flex.values()):.1f} to {max(flex.values()):.1f} times as "
+        "fast as compiled FlexAttention."
+        if flex
+        else ""
+    )
+    return (
+        f"On one {best['device']}, step {name_of(best)} is "
+        f"{listed(f'{over(best, short)} times as fast as {LONG_NAMES[short]}' for short in shorts)}"
+        f" ({best['dtype']}, D = {best['head_dim']}, N = {best['seqlen']}, no mask; at N = "
+        f"{long['seqlen']}: {listed(over(long, short) for short in shorts)}).{masks}"
+    )
 
 
 def listed(words: Iterable[object]) -> str:
@@ -58,6 +70,7 @@ def listed(words: Iterable[object]) -> str:
 
 
 # --- The table -----------------------------------------------------------------------------------
+
 
 def in_order() -> list[str]:
     """The steps in the order of reading, as docs/steps.md lists them, and then those that it does not list yet."""
@@ -72,25 +85,35 @@ def table(results: Results, backward_results: Results, brief: bool = False) -> s
     records = {record["step"]: record for record in results.headline("full") + in_e4m3}
     behind = backward_results.headline("full")
     records |= {record["step"]: record for record in behind}
-    lines = ["| step | idea | TFLOP/s | " + " | ".join(f"× {SHORT_NAMES[short]}" for short in shorts)
-             + " |", f"|---|---|---:|{'---:|' * len(shorts)}"]
+    lines = [
+        "| step | idea | TFLOP/s | " + " | ".join(f"× {SHORT_NAMES[short]}" for short in shorts) + " |",
+        f"|---|---|---:|{'---:|' * len(shorts)}",
+    ]
     for step in in_order():
         source, record = source_of(step), records.get(step)
         numbers = ["–"] * (1 + len(shorts))
         if record:
             numbers = [f"{record['tflops']:.1f}", *(over(record, short) for short in shorts)]
         number = step.removeprefix("step")
-        what = (f"[{number}]({step}.md) | {source.title}" if brief else
-                f"[{number}](docs/{step}.md) [{source.title}]({STEPS.name}/{source.path.name}) | {source.idea}")
+        what = (
+            f"[{number}]({step}.md) | {source.title}"
+            if brief
+            else f"[{number}](docs/{step}.md) [{source.title}]({STEPS.name}/{source.path.name}) | {source.idea}"
+        )
         lines.append(f"| {what} | {' | '.join(numbers)} |")
     first = next(iter(records.values()))
-    shape = ", ".join(f"{letter}={HEADLINE[name]}" for letter, name in
-                      (("B", "batch"), ("H", "heads"), ("N", "seqlen"), ("D", "head_dim")))
-    lines += ["", f"Forward pass, {HEADLINE['dtype']}, no mask, {shape} (batch entries, heads, "
-              f"queries and keys, numbers per row), on one {first['device']} (CUDA "
-              f"{first['cuda_runtime']}, {first['date'][:10]}, commit {first['commit']}); × is the "
-              f"speedup over {'' if brief else 'FlashAttention-2 and cuDNN as PyTorch has them, and over '}"
-              "FlashAttention-3: medians of interleaved runs."]
+    shape = ", ".join(
+        f"{letter}={HEADLINE[name]}"
+        for letter, name in (("B", "batch"), ("H", "heads"), ("N", "seqlen"), ("D", "head_dim"))
+    )
+    lines += [
+        "",
+        f"Forward pass, {HEADLINE['dtype']}, no mask, {shape} (batch entries, heads, "
+        f"queries and keys, numbers per row), on one {first['device']} (CUDA "
+        f"{first['cuda_runtime']}, {first['date'][:10]}, commit {first['commit']}); × is the "
+        f"speedup over {'' if brief else 'FlashAttention-2 and cuDNN as PyTorch has them, and over '}"
+        "FlashAttention-3: medians of interleaved runs.",
+    ]
     backward = step_names("backward")
     if others := [step.removeprefix("step") for step in in_order() if step not in (*records, *backward)]:
         lines[-1] += f" Steps {listed(others)} are for other head dimensions: see their pages."
@@ -99,34 +122,42 @@ def table(results: Results, backward_results: Results, brief: bool = False) -> s
     if backward:
         lines[-1] += f" Steps {listed([step.removeprefix('step') for step in backward])} are backward passes."
     if behind:
-        lines[-1] += (f" They run on the same shape (commit {behind[0]['commit']}, {behind[0]['date'][:10]}, on one "
-                      f"{behind[0]['device']}), and × is then the speedup over the backward passes of the others.")
+        lines[-1] += (
+            f" They run on the same shape (commit {behind[0]['commit']}, {behind[0]['date'][:10]}, on one "
+            f"{behind[0]['device']}), and × is then the speedup over the backward passes of the others."
+        )
     return "\n".join(lines)
 
 
 # --- The pictures --------------------------------------------------------------------------------
 
+
 def markup(found: dict) -> str:
     """The waterfall in HTML, in the page's light or dark theme, with its numbers as alt text."""
     light, dark = (f"docs/pictures/{waterfall.NAME}_{theme.name}.svg" for theme in THEMES)
-    told = [f"{step['step'].removeprefix('step')} {waterfall.speed_label(before, speed)}"
-            for panel in found["panels"][:1] for step, (before, speed)
-            in zip(panel["steps"], waterfall.changes(panel["steps"]), strict=True)]
+    told = [
+        f"{step['step'].removeprefix('step')} {waterfall.speed_label(before, speed)}"
+        for panel in found["panels"][:1]
+        for step, (before, speed) in zip(panel["steps"], waterfall.changes(panel["steps"]), strict=True)
+    ]
     alt = " ".join(f"From step to step, TFLOP/s and speedup: {', '.join(told)}".split())
     masks = [step.removeprefix("step") for step in step_names() if source_of(step).block_masks]
-    return ("<picture>\n"
-            f'  <source media="(prefers-color-scheme: dark)" srcset="{dark}">\n'
-            f'  <img src="{light}" width="800" alt="{alt}">\n'
-            "</picture>\n\n"
-            "Each bar begins at the speed of the step that this one builds on. Steps that add masks, "
-            f"not speed, are not shown: {', '.join(masks)}.")
+    return (
+        "<picture>\n"
+        f'  <source media="(prefers-color-scheme: dark)" srcset="{dark}">\n'
+        f'  <img src="{light}" width="800" alt="{alt}">\n'
+        "</picture>\n\n"
+        "Each bar begins at the speed of the step that this one builds on. Steps that add masks, "
+        f"not speed, are not shown: {', '.join(masks)}."
+    )
 
 
 def write_pages(root: Path, results: Results, found: dict, backward: Results) -> None:
     repository = address.repository(root)
     sections = {
         "README.md": {"claim": claim(results), "results": table(results, backward), "ladder": markup(found)},
-        "docs/index.md": {"claim": claim(results), "results": table(results, backward, True)}}
+        "docs/index.md": {"claim": claim(results), "results": table(results, backward, True)},
+    }
     for name, written in sections.items():
         text = (root / name).read_text(encoding="utf-8")
         for section, content in written.items():

@@ -46,8 +46,7 @@ def shape_and_problem(step: str, program: Path) -> tuple[Shape, tuple[str, ...]]
     are blocks, which the first one takes, as blocks run one after another."""
     shape, query_tiles = shape_of(program, "-d", str(HEAD_DIM)), kind_of(step).query_tiles
     tiles = 1 if query_tiles == 1 else MULTIPROCESSORS + query_tiles - 1
-    return shape, ("-H", "1", "-d", str(HEAD_DIM), "-n", str(tiles * shape.block_m),
-                   "-k", str(TILES * shape.block_n))
+    return shape, ("-H", "1", "-d", str(HEAD_DIM), "-n", str(tiles * shape.block_m), "-k", str(TILES * shape.block_n))
 
 
 def record(step: str, program: Path) -> tuple[Shape, dict[int, list[Event]]]:
@@ -55,8 +54,12 @@ def record(step: str, program: Path) -> tuple[Shape, dict[int, list[Event]]]:
     shape, problem = shape_and_problem(step, program)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "events"
-        subprocess.run([program, *problem], check=True, capture_output=True,
-                       env={**os.environ, "EVENTS": str(file), "SIMT_THREADS": "1"})
+        subprocess.run(
+            [program, *problem],
+            check=True,
+            capture_output=True,
+            env={**os.environ, "EVENTS": str(file), "SIMT_THREADS": "1"},
+        )
         events = defaultdict(list)
         for line in file.read_text().splitlines():
             thread, action, *rest = line.split()
@@ -65,6 +68,7 @@ def record(step: str, program: Path) -> tuple[Shape, dict[int, list[Event]]]:
 
 
 # --- The same, with times -------------------------------------------------------------------------
+
 
 @dataclass
 class Barrier:
@@ -149,22 +153,20 @@ class Machine:
         self.kind = kind_of(step)
         self.shape, threads = record(step, program)
         self.threads = threads
-        self.barriers = {rest[0]: Barrier(int(rest[1])) for action, rest in threads[0]
-                         if action == "init"}
+        self.barriers = {rest[0]: Barrier(int(rest[1])) for action, rest in threads[0] if action == "init"}
         self.named: dict[str, Named] = defaultdict(Named)
         self.bars: list[Bar] = []
         self.turns: list[tuple[int, float, float]] = []  # thread, waiting from, since
-        self.passed = {rest[0] for events in threads.values() for action, rest in events
-                       if action == "pass"}  # named barriers for turns
+        self.passed = {
+            rest[0] for events in threads.values() for action, rest in events if action == "pass"
+        }  # named barriers for turns
         self.tensor_cores = 0.0  # when they are free
         self.uses: Counter = Counter()  # of each buffer
         self.held: list[tuple[Bar, str, int]] = []  # the empty barrier and its phase
         self.read_places()
-        self.roles = [self.role(first) for first in range(0, self.shape.threads, WARPGROUP)
-                      if threads[first]]
+        self.roles = [self.role(first) for first in range(0, self.shape.threads, WARPGROUP) if threads[first]]
         while any(role.next < len(role.events) for role in self.roles):
-            ready = [(at, i) for i, role in enumerate(self.roles)
-                     if (at := self.earliest(role)) is not None]
+            ready = [(at, i) for i, role in enumerate(self.roles) if (at := self.earliest(role)) is not None]
             assert ready, "no role can go on"
             at, i = min(ready)
             self.roles[i].at = at
@@ -177,7 +179,8 @@ class Machine:
         for role in self.roles:
             for bar in self.bars:
                 bar.beside |= bar.row == f"{self.name(role)}: softmax" and any(
-                    other.start < bar.end and bar.start < other.end for other in role.products)
+                    other.start < bar.end and bar.start < other.end for other in role.products
+                )
 
     def role(self, first: int) -> Role:
         """Of a warpgroup: its first thread, and how many threads arrive when this one does."""
@@ -202,8 +205,7 @@ class Machine:
                 elif action == "pv":
                     read["V"].add(rest[0])
         loads = [rest for action, rest in self.threads[0] if action == "load"]
-        self.maps = {a_map: matrix for a_map, place, _ in loads for matrix in read
-                     if place in read[matrix]}
+        self.maps = {a_map: matrix for a_map, place, _ in loads for matrix in read if place in read[matrix]}
         self.buffers = {matrix: sorted({int(place) for place in read[matrix]}) for matrix in read}
 
     def products(self) -> list[Bar]:
@@ -232,10 +234,10 @@ class Machine:
             return max(role.at, opened[before]) if before < len(opened) else None
         if action == "wait_products":
             pending = int(rest[0])
-            done = role.committed[:len(role.committed) - pending]
+            done = role.committed[: len(role.committed) - pending]
             return max([role.at, *done])
         if action == "wait_stores":
-            done = role.stores[:len(role.stores) - int(rest[0])]
+            done = role.stores[: len(role.stores) - int(rest[0])]
             return max([role.at, *(bar.end for bar in done)])
         return role.at
 
@@ -266,13 +268,13 @@ class Machine:
         elif action in ("qk", "pv"):
             self.multiply(role, action, rest)
         elif action == "stored":
-            bar = Bar(f"O, {self.name(role)}", "o", "ab"[len(role.stores)], role.at, role.at,
-                      role.at + COPY)
+            bar = Bar(f"O, {self.name(role)}", "o", "ab"[len(role.stores)], role.at, role.at, role.at + COPY)
             role.stores.append(bar)
             self.bars.append(bar)
         elif action == "lanes" and role.softmaxes < sum(bar.look == "s" for bar in role.products):
-            self.bars.append(Bar(f"{self.name(role)}: softmax", "n", self.label(role.softmaxes),
-                                 role.at, role.at, role.at + SOFTMAX))
+            self.bars.append(
+                Bar(f"{self.name(role)}: softmax", "n", self.label(role.softmaxes), role.at, role.at, role.at + SOFTMAX)
+            )
             role.softmaxes += 1
             role.at += SOFTMAX
 
@@ -307,8 +309,7 @@ class Machine:
         stages = self.buffers[matrix]
         assert stages.index(int(place)) == number % len(stages)
         start = max(role.at, self.tensor_cores)
-        bar = Bar(f"{self.name(role)}: {name}", look, self.label(number), role.at, start,
-                  start + PRODUCT)
+        bar = Bar(f"{self.name(role)}: {name}", look, self.label(number), role.at, start, start + PRODUCT)
         self.tensor_cores = bar.end
         role.products.append(bar)
         role.committed.append(bar.end)

@@ -13,14 +13,14 @@ SHORT_NAMES = {"fa2": "FA2", "fa3": "FA3", "cudnn": "cuDNN", "flex": "Flex", "fa
 
 def name_of(record: dict) -> str:
     """The short name of a step or baseline: 02b, FA2."""
-    return (SHORT_NAMES[record["short"]] if "short" in record
-            else record["step"].removeprefix("step"))
+    return SHORT_NAMES[record["short"]] if "short" in record else record["step"].removeprefix("step")
 
 
 def density(record: dict) -> float:
     """The share of entries that are unmasked."""
-    return record["flops"] / (4 * record["head_dim"] * record["batch"] * record["heads"]
-                              * record["seqlen"] * record["seqlen_kv"])
+    return record["flops"] / (
+        4 * record["head_dim"] * record["batch"] * record["heads"] * record["seqlen"] * record["seqlen_kv"]
+    )
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,10 @@ class Results:
 
     def select(self, **wanted: object) -> list[dict]:
         """The records with these fields, sorted by name."""
-        return sorted((record for record in self.records
-                       if all(record.get(name) == value for name, value in wanted.items())),
-                      key=name_of)
+        return sorted(
+            (record for record in self.records if all(record.get(name) == value for name, value in wanted.items())),
+            key=name_of,
+        )
 
     def steps(self, **wanted: object) -> list[dict]:
         return [record for record in self.select(**wanted) if "step" in record]
@@ -50,8 +51,7 @@ class Results:
 
     def panel(self, head_dim: int, mask: str, dtype: str = "fp16") -> list[dict]:
         """The records of all steps and baselines, sorted by length."""
-        return sorted(self.select(head_dim=head_dim, mask=mask, dtype=dtype),
-                      key=lambda record: record["seqlen"])
+        return sorted(self.select(head_dim=head_dim, mask=mask, dtype=dtype), key=lambda record: record["seqlen"])
 
     def origin(self) -> str:
         """GPU, commit and date, for the subtitle of a picture."""
@@ -66,8 +66,10 @@ CASE = ("head_dim", "seqlen", "seqlen_kv", "mask", "dtype", "batch", "heads", "k
 
 def load(directory: Path) -> Results:
     """Reads the records of each case from the commit that was measured last in this case."""
-    runs = [[json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-            for path in sorted(directory.glob("bench_*.jsonl"))]
+    runs = [
+        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        for path in sorted(directory.glob("bench_*.jsonl"))
+    ]
     newest: dict[tuple, list[dict]] = {}
     for run in sorted(filter(None, runs), key=lambda run: max(record["date"] for record in run)):
         cases: dict[tuple, list[dict]] = {}
@@ -78,5 +80,4 @@ def load(directory: Path) -> Results:
     records = [record for case in newest.values() for record in case]
     last = max(records, key=lambda record: record["date"], default={}).get("commit")
     records.sort(key=lambda record: record["commit"] != last)
-    return Results([record for record in records if "median_ms" in record
-                    and record.get("right") is not False])
+    return Results([record for record in records if "median_ms" in record and record.get("right") is not False])

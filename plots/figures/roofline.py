@@ -17,8 +17,7 @@ from plots.figures.tflops import DTYPE
 
 NAME = "roofline"
 HEAD_DIM = HEADLINE["head_dim"]
-CEILINGS = {"ceiling_wgmma_tflops": "wgmma", "ceiling_mma_tflops": "mma.sync",
-            "ceiling_ffma_tflops": "fp32 FFMA"}
+CEILINGS = {"ceiling_wgmma_tflops": "wgmma", "ceiling_mma_tflops": "mma.sync", "ceiling_ffma_tflops": "fp32 FFMA"}
 
 
 def data(results: Results, chapter: list[str]) -> dict | None:
@@ -28,16 +27,24 @@ def data(results: Results, chapter: list[str]) -> dict | None:
     steps: dict[str, list] = {}
     for record in records:
         steps.setdefault(name_of(record), []).append(
-            {"n": record["seqlen"], "intensity": record["flops"] / record["must_move_bytes"],
-             "tflops": record["tflops"]})
+            {
+                "n": record["seqlen"],
+                "intensity": record["flops"] / record["must_move_bytes"],
+                "tflops": record["tflops"],
+            }
+        )
     chapter = [step for step in chapter if step.removeprefix("step") in steps]
     if not chapter:
         return None
-    return {"figure": NAME, "chapter": chapter, "origin": results.origin(),
-            "steps": dict(sorted(steps.items())),
-            "ceilings": {field: records[0][field]
-                         for field in (*CEILINGS, "ceiling_copy_gb_per_s")
-                         if records[0].get(field)}}
+    return {
+        "figure": NAME,
+        "chapter": chapter,
+        "origin": results.origin(),
+        "steps": dict(sorted(steps.items())),
+        "ceilings": {
+            field: records[0][field] for field in (*CEILINGS, "ceiling_copy_gb_per_s") if records[0].get(field)
+        },
+    }
 
 
 def draw_roof(axes: Axes, ceilings: dict, left: float, right: float, theme: Theme) -> list[End]:
@@ -47,14 +54,28 @@ def draw_roof(axes: Axes, ceilings: dict, left: float, right: float, theme: Them
     top = max(roofs.values())
     axes.plot([left, top / per_byte], [left * per_byte, top], color=theme.text, linewidth=1.4)
     (x0, y0), (x1, y1) = axes.transData.transform([(left, left * per_byte), (top / per_byte, top)])
-    axes.annotate(f"device memory copy: {per_byte:.2f} TB/s", (left * 1.2, left * 1.2 * per_byte),
-                  (-2, 4), textcoords="offset points", rotation=math.degrees(
-                      math.atan2(y1 - y0, x1 - x0)), rotation_mode="anchor", fontsize=style.SMALL)
+    axes.annotate(
+        f"device memory copy: {per_byte:.2f} TB/s",
+        (left * 1.2, left * 1.2 * per_byte),
+        (-2, 4),
+        textcoords="offset points",
+        rotation=math.degrees(math.atan2(y1 - y0, x1 - x0)),
+        rotation_mode="anchor",
+        fontsize=style.SMALL,
+    )
     for speed in roofs.values():
-        axes.plot([speed / per_byte, right], [speed, speed], color=theme.text, linewidth=1.4,
-                  linestyle="-" if speed == top else (0, (5, 3)))
-    return [End(right, speed, f"{name}: {speed:.3g}", theme.text, bold=True)
-            for name, speed in roofs.items() if axes.get_ylim()[0] < speed]
+        axes.plot(
+            [speed / per_byte, right],
+            [speed, speed],
+            color=theme.text,
+            linewidth=1.4,
+            linestyle="-" if speed == top else (0, (5, 3)),
+        )
+    return [
+        End(right, speed, f"{name}: {speed:.3g}", theme.text, bold=True)
+        for name, speed in roofs.items()
+        if axes.get_ylim()[0] < speed
+    ]
 
 
 def draw_step(axes: Axes, name: str, points: list[dict], theme: Theme) -> End:
@@ -65,18 +86,27 @@ def draw_step(axes: Axes, name: str, points: list[dict], theme: Theme) -> End:
     axes.plot(x, y, **look, linewidth=1, markersize=4)
     for point in points:
         if point["n"] == HEADLINE["seqlen"]:
-            axes.plot(point["intensity"], point["tflops"], **look, markersize=8,
-                      markeredgecolor=theme.text, markeredgewidth=0.7, zorder=3)
+            axes.plot(
+                point["intensity"],
+                point["tflops"],
+                **look,
+                markersize=8,
+                markeredgecolor=theme.text,
+                markeredgewidth=0.7,
+                zorder=3,
+            )
     return End(x[-1], y[-1], name, look["color"])
 
 
 def draw(found: dict, theme: Theme) -> Figure:
     height = 5.0
     figure = style.new_figure(
-        height, f"The roofline: {style.steps_text(found['chapter'])}",
+        height,
+        f"The roofline: {style.steps_text(found['chapter'])}",
         f"Forward pass, {DTYPE}, no mask, D = {HEAD_DIM}, B·N = {QUERIES}. {found['origin']}\n"
         f"A mark for each N; the large one is N = {HEADLINE['seqlen']}, B = {HEADLINE['batch']}. "
-        "Bold: TFLOP/s of a ceiling. Grey: other steps.")
+        "Bold: TFLOP/s of a ceiling. Grey: other steps.",
+    )
     axes = figure.subplots()
     figure.subplots_adjust(left=0.085, right=0.83, top=1 - 0.85 / height, bottom=0.72 / height)
     own = {name: trail for name, trail in found["steps"].items() if f"step{name}" in found["chapter"]}
@@ -92,11 +122,18 @@ def draw(found: dict, theme: Theme) -> Figure:
     axes.set_ylim(bottom, 1.7 * max(roofs))
     labels = draw_roof(axes, found["ceilings"], left, right, theme)
     for trail in (trail for name, trail in found["steps"].items() if name not in own):
-        axes.plot([point["intensity"] for point in trail], [point["tflops"] for point in trail],
-                  color=theme.behind, linewidth=1.2, zorder=1.5)
+        axes.plot(
+            [point["intensity"] for point in trail],
+            [point["tflops"] for point in trail],
+            color=theme.behind,
+            linewidth=1.2,
+            zorder=1.5,
+        )
     label_ends(axes, labels + [draw_step(axes, name, trail, theme) for name, trail in own.items()])
-    axes.set_xlabel("FLOP for each byte that must pass device memory\n"
-                    "(Q, K, V read once, O and LSE written once; "
-                    "S and P where they leave the chip)")
+    axes.set_xlabel(
+        "FLOP for each byte that must pass device memory\n"
+        "(Q, K, V read once, O and LSE written once; "
+        "S and P where they leave the chip)"
+    )
     axes.set_ylabel("TFLOP/s")
     return figure

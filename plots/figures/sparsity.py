@@ -32,8 +32,14 @@ def panel_of(records: list[dict], full_ms: float) -> dict:
             per_block[name] = time / share
         if "speed_over_flex" in record:
             flex[name] = [masks[name][0], time * record["speed_over_flex"]]
-    return {"head_dim": records[0]["head_dim"], "seqlen": records[0]["seqlen"],
-            "full_ms": full_ms, "masks": masks, "per_block": per_block, "flex": flex}
+    return {
+        "head_dim": records[0]["head_dim"],
+        "seqlen": records[0]["seqlen"],
+        "full_ms": full_ms,
+        "masks": masks,
+        "per_block": per_block,
+        "flex": flex,
+    }
 
 
 def data(results: Results) -> dict | None:
@@ -53,8 +59,11 @@ def data(results: Results) -> dict | None:
         if full and any(record["mask"].startswith(RANDOM_BLOCKS) for record in records):
             panels.append(panel_of(records, full[0]["median_ms"]))
     blocks = sorted({(record["mask_block_q"], record["mask_block_kv"]) for record in masked})
-    return {"figure": NAME, "step": step, "origin": results.origin(), "blocks": blocks,
-            "panels": panels} if panels else None
+    return (
+        {"figure": NAME, "step": step, "origin": results.origin(), "blocks": blocks, "panels": panels}
+        if panels
+        else None
+    )
 
 
 def label_of(mask: str, panel: dict) -> str:
@@ -66,11 +75,9 @@ def label_of(mask: str, panel: dict) -> str:
 
 def marked(panel: dict) -> dict[str, list[float]]:
     """The points to label, by mask; of the random blocks only the sparsest."""
-    blocks = {mask: point for mask, point in panel["masks"].items()
-              if mask.startswith(RANDOM_BLOCKS)}
+    blocks = {mask: point for mask, point in panel["masks"].items() if mask.startswith(RANDOM_BLOCKS)}
     sparsest = max(blocks, key=lambda mask: blocks[mask])
-    return {mask: point for mask, point in panel["masks"].items()
-            if mask not in blocks or mask == sparsest}
+    return {mask: point for mask, point in panel["masks"].items() if mask not in blocks or mask == sparsest}
 
 
 def draw_panel(axes: Axes, panel: dict, theme: Theme) -> None:
@@ -78,10 +85,16 @@ def draw_panel(axes: Axes, panel: dict, theme: Theme) -> None:
     axes.set_title(f"D = {panel['head_dim']}, N = {panel['seqlen']}", fontweight="bold")
     axes.plot([0, 1], [1, 0], color=theme.muted, linewidth=1, linestyle=(0, (2, 2)))
     axes.axhline(1, color=theme.text, linewidth=1.3)
-    axes.annotate(f"break-even: full mask, {panel['full_ms']:.3g} ms", (1, 1), (-3, 3),
-                  textcoords="offset points", fontsize=style.SMALL, va="bottom", ha="right")
-    blocks = sorted(point for mask, point in panel["masks"].items()
-                    if mask.startswith(RANDOM_BLOCKS))
+    axes.annotate(
+        f"break-even: full mask, {panel['full_ms']:.3g} ms",
+        (1, 1),
+        (-3, 3),
+        textcoords="offset points",
+        fontsize=style.SMALL,
+        va="bottom",
+        ha="right",
+    )
+    blocks = sorted(point for mask, point in panel["masks"].items() if mask.startswith(RANDOM_BLOCKS))
     axes.plot(*zip(*blocks, strict=True), color=colour, marker="o", markersize=3.5)
     for mask, point in panel["masks"].items():
         if not mask.startswith(RANDOM_BLOCKS):
@@ -101,12 +114,14 @@ def explanation(found: dict) -> str:
     """The subtitle: four lines that explain the marks."""
     sizes = ", ".join(f"{q} x {kv}" for q, kv in found["blocks"])
     flex = any(panel["flex"] for panel in found["panels"])
-    return (f"Step {found['step'].removeprefix('step')}, forward pass, {DTYPE}, mask blocks of "
-            f"{sizes}.\n{found['origin']}\n"
-            "blocks: random ones, at several densities. Dotted: time in proportion to the entries "
-            f"left.{' Hollow: FlexAttention.' if flex else ''}\n"
-            "%: how much longer a visited block takes than one of the full mask. Bold: over the "
-            f"{100 * (AIM - 1):.0f} % aimed at.")
+    return (
+        f"Step {found['step'].removeprefix('step')}, forward pass, {DTYPE}, mask blocks of "
+        f"{sizes}.\n{found['origin']}\n"
+        "blocks: random ones, at several densities. Dotted: time in proportion to the entries "
+        f"left.{' Hollow: FlexAttention.' if flex else ''}\n"
+        "%: how much longer a visited block takes than one of the full mask. Bold: over the "
+        f"{100 * (AIM - 1):.0f} % aimed at."
+    )
 
 
 def draw(found: dict, theme: Theme) -> Figure:
@@ -115,17 +130,15 @@ def draw(found: dict, theme: Theme) -> Figure:
     height = 1.5 + 2.75 * lines
     figure = style.new_figure(height, "What a mask saves", explanation(found))
     grid = figure.subplots(lines, COLUMNS, squeeze=False, sharey=True).ravel()
-    figure.subplots_adjust(left=0.075, right=0.82, wspace=0.65, hspace=0.32,
-                           top=1 - 1.35 / height, bottom=0.5 / height)
-    top = max(point[1] for panel in panels for kind in ("masks", "flex")
-              for point in panel[kind].values())
+    figure.subplots_adjust(left=0.075, right=0.82, wspace=0.65, hspace=0.32, top=1 - 1.35 / height, bottom=0.5 / height)
+    top = max(point[1] for panel in panels for kind in ("masks", "flex") for point in panel[kind].values())
     for axes, panel in zip(grid, panels, strict=False):
         axes.set_xlim(0, 1)
         axes.set_ylim(0, max(1.2, 1.08 * top))
         draw_panel(axes, panel, theme)
-    for axes in grid[len(panels):]:
+    for axes in grid[len(panels) :]:
         axes.set_visible(False)
-    for axes in grid[max(0, len(panels) - COLUMNS):len(panels)]:
+    for axes in grid[max(0, len(panels) - COLUMNS) : len(panels)]:
         axes.set_xlabel("share of entries masked")
     for axes in grid[::COLUMNS]:
         axes.set_ylabel("time over full mask's")

@@ -45,14 +45,50 @@ class Theme:
 
 
 THEMES = (
-    Theme("light", text="#1f2328", muted="#59636e", grid="#d9dee3",
-          steps=("#dd1111", "#000099", "#007700", "#bb44aa", "#332200", "#5566ee", "#881133",
-                 "#6600bb", "#440055", "#0000ff"), behind="#c4cad0",
-          baseline="#59636e", gain="#0a6ebd", loss="#b3400a"),
-    Theme("dark", text="#e6edf3", muted="#9aa4ae", grid="#2b323a",
-          steps=("#ff6677", "#6688ff", "#00aa00", "#ff11ee", "#ccbb00", "#ccddff", "#ff99ff",
-                 "#00ddaa", "#ccff99", "#00ff00"), behind="#4a525a",
-          baseline="#9aa4ae", gain="#58b4ff", loss="#ff9a5c"),
+    Theme(
+        "light",
+        text="#1f2328",
+        muted="#59636e",
+        grid="#d9dee3",
+        steps=(
+            "#dd1111",
+            "#000099",
+            "#007700",
+            "#bb44aa",
+            "#332200",
+            "#5566ee",
+            "#881133",
+            "#6600bb",
+            "#440055",
+            "#0000ff",
+        ),
+        behind="#c4cad0",
+        baseline="#59636e",
+        gain="#0a6ebd",
+        loss="#b3400a",
+    ),
+    Theme(
+        "dark",
+        text="#e6edf3",
+        muted="#9aa4ae",
+        grid="#2b323a",
+        steps=(
+            "#ff6677",
+            "#6688ff",
+            "#00aa00",
+            "#ff11ee",
+            "#ccbb00",
+            "#ccddff",
+            "#ff99ff",
+            "#00ddaa",
+            "#ccff99",
+            "#00ff00",
+        ),
+        behind="#4a525a",
+        baseline="#9aa4ae",
+        gain="#58b4ff",
+        loss="#ff9a5c",
+    ),
 )
 MARKERS = "osD^vPXp<*>"  # one more than there are colours, so that pairs of both repeat late
 BASELINE_DASHES = ((4, 1.5), (1, 1.2), (4, 1.5, 1, 1.5), (7, 2), (2, 2))
@@ -76,16 +112,32 @@ def steps_text(steps: list[str]) -> str:
 def settings(theme: Theme) -> dict[str, object]:
     """The settings of a theme for matplotlib.rc_context()."""
     return {
-        **REPRODUCIBLE, "font.family": "sans-serif", "font.sans-serif": FONTS,
-        "font.size": NORMAL, "axes.titlesize": NORMAL, "axes.labelsize": NORMAL,
-        "xtick.labelsize": SMALL, "ytick.labelsize": SMALL,
-        "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none",
+        **REPRODUCIBLE,
+        "font.family": "sans-serif",
+        "font.sans-serif": FONTS,
+        "font.size": NORMAL,
+        "axes.titlesize": NORMAL,
+        "axes.labelsize": NORMAL,
+        "xtick.labelsize": SMALL,
+        "ytick.labelsize": SMALL,
+        "figure.facecolor": "none",
+        "axes.facecolor": "none",
+        "savefig.facecolor": "none",
         "text.color": theme.text,
-        "axes.labelcolor": theme.text, "axes.titlecolor": theme.text,
-        "axes.edgecolor": theme.muted, "xtick.color": theme.muted, "ytick.color": theme.muted,
-        "axes.grid": True, "grid.color": theme.grid, "grid.linewidth": 0.7,
-        "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False,
-        "axes.titlelocation": "left", "lines.linewidth": 1.8, "lines.markersize": 4.5,
+        "axes.labelcolor": theme.text,
+        "axes.titlecolor": theme.text,
+        "axes.edgecolor": theme.muted,
+        "xtick.color": theme.muted,
+        "ytick.color": theme.muted,
+        "axes.grid": True,
+        "grid.color": theme.grid,
+        "grid.linewidth": 0.7,
+        "axes.axisbelow": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.titlelocation": "left",
+        "lines.linewidth": 1.8,
+        "lines.markersize": 4.5,
     }
 
 
@@ -93,8 +145,7 @@ def new_figure(height: float, title: str, subtitle: str) -> Figure:
     """A figure with a title and a subtitle; `height` is in inches."""
     figure = Figure(figsize=(WIDTH, height))
     figure.text(0.012, 1 - 0.1 / height, title, fontsize=LARGE, fontweight="bold", va="top")
-    figure.text(0.012, 1 - 0.36 / height, subtitle, fontsize=SMALL, va="top",
-                color=matplotlib.rcParams["xtick.color"])
+    figure.text(0.012, 1 - 0.36 / height, subtitle, fontsize=SMALL, va="top", color=matplotlib.rcParams["xtick.color"])
     return figure
 
 
@@ -109,9 +160,12 @@ def log_ticks(axes: Axes, which: str, ticks: list[float]) -> None:
 
 def save(figure: Figure, directory: Path, name: str, data: dict, kinds: tuple[str, ...]) -> None:
     """Writes name.KIND for each of `kinds`, svg or png; the SVG's description is `data` as JSON."""
-    about = {"svg": {"metadata": {"Date": None, "Creator": None, "Title": name,
-                                  "Description": json.dumps(data, sort_keys=True)}},
-             "png": {"dpi": PNG_DPI, "metadata": {"Software": None, "Title": name}}}
+    about = {
+        "svg": {
+            "metadata": {"Date": None, "Creator": None, "Title": name, "Description": json.dumps(data, sort_keys=True)}
+        },
+        "png": {"dpi": PNG_DPI, "metadata": {"Software": None, "Title": name}},
+    }
     directory.mkdir(parents=True, exist_ok=True)
     for kind in kinds:
         figure.savefig(directory / f"{name}.{kind}", **about[kind])

@@ -35,7 +35,7 @@ def matrix_cells(table: Table, instruction: str) -> list[Cells]:
     matrices: list[Cells] = [{} for _ in range(registers.shape[1])]
     for lane in range(LANES):
         for register, word in enumerate(registers[lane]):
-            for half, element in (("lo", int(word) & 0xffff), ("hi", int(word) >> 16)):
+            for half, element in (("lo", int(word) & 0xFFFF), ("hi", int(word) >> 16)):
                 matrix, rest = divmod(element, 64)  # 64 i + 8 r + c: row r, column c of matrix i
                 matrices[matrix][divmod(rest, 8)] = (lane, f"r{register}.{half}")
     return matrices
@@ -45,8 +45,7 @@ def a_cells(table: Table) -> Cells:
     """A [16][16]: the upper left, lower left, upper right, lower right matrix of an ldmatrix.x4."""
     cells = {}
     for i, matrix in enumerate(matrix_cells(table, "ldmatrix.x4")):
-        cells |= {(row + i % 2 * 8, column + i // 2 * 8): holder
-                  for (row, column), holder in matrix.items()}
+        cells |= {(row + i % 2 * 8, column + i // 2 * 8): holder for (row, column), holder in matrix.items()}
     return cells
 
 

@@ -13,10 +13,18 @@ from pathlib import Path
 KERNEL = re.compile(r"^(?:\.text\.(\w+):|\s*Function : (\w+))")
 INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w*)")
 # The opcodes that are reported, by name.
-WORDS = {"mma": ("HMMA",), "ldmatrix": ("LDSM",), "cp.async": ("LDGSTS",),
-         "global": ("LDG", "STG"), "shared": ("LDS", "STS"), "exp and the like": ("MUFU",),
-         "fp32": ("FFMA", "FMUL", "FADD", "FMNMX"), "shuffles": ("SHFL",), "barriers": ("BAR",),
-         "local (spills)": ("LDL", "STL")}
+WORDS = {
+    "mma": ("HMMA",),
+    "ldmatrix": ("LDSM",),
+    "cp.async": ("LDGSTS",),
+    "global": ("LDG", "STG"),
+    "shared": ("LDS", "STS"),
+    "exp and the like": ("MUFU",),
+    "fp32": ("FFMA", "FMUL", "FADD", "FMNMX"),
+    "shuffles": ("SHFL",),
+    "barriers": ("BAR",),
+    "local (spills)": ("LDL", "STL"),
+}
 
 
 def count(listing: str) -> dict[str, Counter]:

@@ -34,8 +34,7 @@ CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
 WARPS = "sm__warps_active.avg.pct_of_peak_sustained_active"
 SPILLS = ("smsp__inst_executed_op_local_ld.sum", "smsp__inst_executed_op_local_st.sum")
 REGISTERS = "launch__registers_per_thread"
-METRICS = (*BUSY.values(), TIME, DEVICE_BYTES, L2_BYTES, WAVEFRONTS, CONFLICTS, WARPS, *SPILLS,
-           REGISTERS)
+METRICS = (*BUSY.values(), TIME, DEVICE_BYTES, L2_BYTES, WAVEFRONTS, CONFLICTS, WARPS, *SPILLS, REGISTERS)
 PREFIXES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
@@ -79,16 +78,22 @@ def in_words(name: str, counted: dict[str, float]) -> str:
     seconds, moved = counted[TIME], counted[DEVICE_BYTES]
     wavefronts, conflicts = counted[WAVEFRONTS], counted[CONFLICTS]
     shares = sorted(((counted[metric], unit) for unit, metric in BUSY.items()), reverse=True)
-    lines = [f"kernel     {name}, {counted[REGISTERS]:.0f} registers a thread",
-             f"time       {1e3 * seconds:.3f} ms at the base clock, under the profiler",
-             *(f"{'busy' if i == 0 else '':10} {share:5.1f} % of the peak of {unit}"
-               for i, (share, unit) in enumerate(shares)),
-             f"warps      {counted[WARPS]:5.1f} % of those that a multiprocessor can hold",
-             f"traffic    {amount(moved, 'B')} of device memory ({1e-9 * moved / seconds:.0f} GB/s)"
-             f", {amount(counted[L2_BYTES], 'B')} through L2"]
+    lines = [
+        f"kernel     {name}, {counted[REGISTERS]:.0f} registers a thread",
+        f"time       {1e3 * seconds:.3f} ms at the base clock, under the profiler",
+        *(
+            f"{'busy' if i == 0 else '':10} {share:5.1f} % of the peak of {unit}"
+            for i, (share, unit) in enumerate(shares)
+        ),
+        f"warps      {counted[WARPS]:5.1f} % of those that a multiprocessor can hold",
+        f"traffic    {amount(moved, 'B')} of device memory ({1e-9 * moved / seconds:.0f} GB/s)"
+        f", {amount(counted[L2_BYTES], 'B')} through L2",
+    ]
     if wavefronts > 0:
-        lines.append(f"shared     {amount(wavefronts, 'wavefronts')}, "
-                     f"{100 * conflicts / wavefronts:.1f} % of them by bank conflicts")
+        lines.append(
+            f"shared     {amount(wavefronts, 'wavefronts')}, "
+            f"{100 * conflicts / wavefronts:.1f} % of them by bank conflicts"
+        )
     spills = sum(counted[metric] for metric in SPILLS)
     lines.append(f"spills     {amount(spills, 'accesses of local memory') if spills else 'none'}")
     return "\n".join(lines)
@@ -101,8 +106,11 @@ def output_of(*command: object) -> str:
         return done.stdout
     said = done.stdout + done.stderr
     if "ERR_NVGPUCTRPERM" in said:
-        fail("ncu may not read the counters of this GPU: run it as root, or see "
-             "https://developer.nvidia.com/ERR_NVGPUCTRPERM", 3)
+        fail(
+            "ncu may not read the counters of this GPU: run it as root, or see "
+            "https://developer.nvidia.com/ERR_NVGPUCTRPERM",
+            3,
+        )
     errors = re.findall(r"^==ERROR== (.*)", said, re.MULTILINE) or said.splitlines()
     fail(errors[0] if errors else f"{command[0]} failed", done.returncode)
 
@@ -114,11 +122,24 @@ def profile(program: Path, options: list[str]) -> list[tuple[str, dict[str, floa
         fail("ncu not found. Install it: Nsight Compute, which comes with the CUDA Toolkit", 2)
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report"
-        output_of("ncu", "--export", report, "--metrics", ",".join(METRICS),
-                  "--kernel-name", f"regex:^({'|'.join(names)})_kernel", "--launch-count",
-                  len(names), program, *options, "-c", "none", "-r", 0)
-        return read_report(output_of("ncu", "--import", f"{report}.ncu-rep", "--page", "raw",
-                                     "--csv"))
+        output_of(
+            "ncu",
+            "--export",
+            report,
+            "--metrics",
+            ",".join(METRICS),
+            "--kernel-name",
+            f"regex:^({'|'.join(names)})_kernel",
+            "--launch-count",
+            len(names),
+            program,
+            *options,
+            "-c",
+            "none",
+            "-r",
+            0,
+        )
+        return read_report(output_of("ncu", "--import", f"{report}.ncu-rep", "--page", "raw", "--csv"))
 
 
 def main() -> int:

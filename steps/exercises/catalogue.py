@@ -47,21 +47,27 @@ class Entry(NamedTuple):
         """The links of the sentence that says what to read first, as a page in docs/ has them."""
         first = file_of(self.name, ".md").read_text().split("\n\n")[1]
         sentence = re.match(r"(?:Read first: )?(.*?\))[^)]*?\.\s", f"{first} ", re.DOTALL)[0]
-        return [f"[{' '.join(text.split())}]({target.removeprefix('../../docs/').replace('../../', '../')})"
-                for text, target in LINK.findall(sentence)]
+        return [
+            f"[{' '.join(text.split())}]({target.removeprefix('../../docs/').replace('../../', '../')})"
+            for text, target in LINK.findall(sentence)
+        ]
 
     @property
     def facts(self) -> str:
         lesson = f"Lesson {LESSONS[self.name]} · level" if self.name in LESSONS else "Level"
-        return (f"{lesson} {self.level} · about {self.minutes} minutes · "
-                f"{EXERCISES[self.name].points} points · `make {self.name}` "
-                "([how to work on an exercise](../../docs/classroom.md))")
+        return (
+            f"{lesson} {self.level} · about {self.minutes} minutes · "
+            f"{EXERCISES[self.name].points} points · `make {self.name}` "
+            "([how to work on an exercise](../../docs/classroom.md))"
+        )
 
 
 def plan() -> dict[str, list[str]]:
     """Of the slides of each lesson the row of the table in docs/teaching.md: number, slides, read before, in class,
     read afterwards, at home, broken kernels."""
-    rows = re.findall(r"^\| (\d+ \|.*\(slides/(\w+)\.md\).*) \|$", (ROOT / "docs/teaching.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (\d+ \|.*\(slides/(\w+)\.md\).*) \|$", (ROOT / "docs/teaching.md").read_text(), re.MULTILINE
+    )
     return {deck: row.split(" | ") for row, deck in rows}
 
 
@@ -72,8 +78,11 @@ def lessons() -> dict[str, str]:
     for number, _, _, in_class, _, at_home, broken in plan().values():
         found |= {name: f"{number}, home" for name in re.findall(r"exf?\d\d[a-z]?", at_home)}
         found |= {name: f"{number}, class" for name in re.findall(r"exf?\d\d[a-z]?", in_class)}
-        kernels = [i for first, last in re.findall(r"(\d+)(?: to (\d+))?", broken)
-                   for i in range(int(first), int(last or first) + 1)]
+        kernels = [
+            i
+            for first, last in re.findall(r"(\d+)(?: to (\d+))?", broken)
+            for i in range(int(first), int(last or first) + 1)
+        ]
         found |= {f"broken{i:02}": f"{number}, class" if i == kernels[0] else number for i in kernels}
     return found
 
@@ -85,14 +94,19 @@ ENTRIES = [Entry(*entry) for chapter in COURSE for entry in chapter.entries]
 def course() -> str:
     lines = []
     for chapter in COURSE:
-        lines += [f"## {chapter.title}", "",
-                  "| exercise | step | lesson | level | minutes | points | trains | read first |",
-                  "|---|---|---|---:|---:|---:|---|---|"]
+        lines += [
+            f"## {chapter.title}",
+            "",
+            "| exercise | step | lesson | level | minutes | points | trains | read first |",
+            "|---|---|---|---:|---:|---:|---|---|",
+        ]
         for entry in map(Entry._make, chapter.entries):
-            lines.append(f"| [{entry.name}](../steps/exercises/{entry.page}.md): {entry.title} | "
-                         f"[{entry.step.removeprefix('step')}]({entry.step}.md) | {LESSONS.get(entry.name, '–')} | {entry.level} | "
-                         f"{entry.minutes} | "
-                         f"{EXERCISES[entry.name].points} | {entry.trains} | {', '.join(entry.read)} |")
+            lines.append(
+                f"| [{entry.name}](../steps/exercises/{entry.page}.md): {entry.title} | "
+                f"[{entry.step.removeprefix('step')}]({entry.step}.md) | {LESSONS.get(entry.name, '–')} | {entry.level} | "
+                f"{entry.minutes} | "
+                f"{EXERCISES[entry.name].points} | {entry.trains} | {', '.join(entry.read)} |"
+            )
         lines.append("")
     return "\n".join(lines).rstrip()
 
@@ -125,10 +139,15 @@ def wrong() -> str:
     for entry in ENTRIES:
         answers = wrong_answers(entry.name)
         if answers:
-            lines += [f"## {title_of(entry.name)}", "", "| wrong answer | what the check says | what it tells |",
-                      "|---|---|---|"]
-            lines += [f"| {answer['what']} | {said(entry.name, answer['says'])} | {answer['tells']} |"
-                      for answer in answers]
+            lines += [
+                f"## {title_of(entry.name)}",
+                "",
+                "| wrong answer | what the check says | what it tells |",
+                "|---|---|---|",
+            ]
+            lines += [
+                f"| {answer['what']} | {said(entry.name, answer['says'])} | {answer['tells']} |" for answer in answers
+            ]
             lines.append("")
     return "\n".join(lines).rstrip()
 

@@ -55,6 +55,7 @@ CONFIGS = re.compile(r"(Config(?:<[\w, ]*>)? CONFIGS\[\] = \{).*?(\};)", re.DOTA
 
 # --- Files -----------------------------------------------------------------------------------------
 
+
 @functools.cache
 def file_of(name: str, ending: str) -> Path | None:
     return next(FOLDER.glob(f"{name}_*{ending}"), None)
@@ -69,11 +70,12 @@ def sources(exercise: Exercise) -> tuple[str, str]:
     whole = file_of(exercise.name, ".solution.cu")
     text = REGION.sub("", whole.read_text()) if whole else step_source(exercise.step)
     solution = patched(text, file_of(exercise.name, ".solution.patch"))
-    (start_patch,) = (path for path in FOLDER.glob(f"{exercise.name}_*.patch")
-                      if ".solution" not in path.name)
+    (start_patch,) = (path for path in FOLDER.glob(f"{exercise.name}_*.patch") if ".solution" not in path.name)
     configs = ", ".join(f"CONFIG<{config}>" for config in exercise.configs)
-    return tuple(CONFIGS.sub(lambda match: match[1] + configs + match[2], text)
-                 if configs else text for text in (solution, patched(solution, start_patch)))
+    return tuple(
+        CONFIGS.sub(lambda match: match[1] + configs + match[2], text) if configs else text
+        for text in (solution, patched(solution, start_patch))
+    )
 
 
 def write_if_changed(path: Path, text: str) -> None:
@@ -104,16 +106,22 @@ def built(name: str) -> tuple[Path | None, str]:
             program.with_name(f"{program.name}.o").unlink(missing_ok=True)
         lock.truncate(0)
         lock.write(content)
-        done = subprocess.run([MAKE, "--no-print-directory", f"BACKEND={BACKEND}",
-                               str(program.relative_to(ROOT))], cwd=ROOT, capture_output=True,
-                              errors="replace", check=False, env={**os.environ, **OWN_MAKE},
-                              preexec_fn=lambda: limit(COMPILER_S, COMPILER_MEMORY))
+        done = subprocess.run(
+            [MAKE, "--no-print-directory", f"BACKEND={BACKEND}", str(program.relative_to(ROOT))],
+            cwd=ROOT,
+            capture_output=True,
+            errors="replace",
+            check=False,
+            env={**os.environ, **OWN_MAKE},
+            preexec_fn=lambda: limit(COMPILER_S, COMPILER_MEMORY),
+        )
     said = [line for line in done.stderr.splitlines() if line and not line.startswith("make")]
     first = next((i for i, line in enumerate(said) if FIRST_ERROR.search(line)), 0)
-    return (program if done.returncode == 0 else None), "\n".join(said[first:first + 8])
+    return (program if done.returncode == 0 else None), "\n".join(said[first : first + 8])
 
 
 # --- Runs ------------------------------------------------------------------------------------------
+
 
 @dataclass
 class Outcome:
@@ -143,17 +151,27 @@ def memory_of(process: int) -> int:
 
 def run_limited(command: list[str], setting: str = "") -> tuple[int | None, str]:
     """The exit code, None if a limit was reached, and what the program said last."""
-    child = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT, start_new_session=True,
-                             preexec_fn=lambda: limit(2 * LONGEST_S, LARGEST_RANGE),
-                             env={**os.environ, "OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive",
-                                  **dict(item.split("=") for item in setting.split())})
+    child = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=lambda: limit(2 * LONGEST_S, LARGEST_RANGE),
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "2",
+            "OMP_WAIT_POLICY": "passive",
+            **dict(item.split("=") for item in setting.split()),
+        },
+    )
     os.set_blocking(child.stdout.fileno(), False)
     said, size, end, reason = b"", 0, time.monotonic() + LONGEST_S, ""
     while child.poll() is None and not reason:
         time.sleep(0.005)
         chunk = child.stdout.read(1 << 16) or b""
-        size, said = size + len(chunk), (said + chunk)[-(1 << 16):]
+        size, said = size + len(chunk), (said + chunk)[-(1 << 16) :]
         if size > LARGEST_OUTPUT:
             reason = f"it wrote more than {LARGEST_OUTPUT >> 20} MB of output"
         elif BACKEND == "cpu" and memory_of(child.pid) > LARGEST_MEMORY:
@@ -174,8 +192,9 @@ def with_report(exercise: Exercise, command: str) -> str:
     return f"REPORT= {command}" if exercise.is_foundation else f"{command} --report"
 
 
-def run_kernel(exercise: Exercise, program: Path, options: list[str], scratch: Path,
-               timed: bool = False, setting: str = "") -> Outcome:
+def run_kernel(
+    exercise: Exercise, program: Path, options: list[str], scratch: Path, timed: bool = False, setting: str = ""
+) -> Outcome:
     lab, record = scratch / "lab.jsonl", scratch / "record.jsonl"
     report = f"json:{lab},races,bounds,init,alignment,blocks,traffic,banks,counts"
     command, settings = [str(program), *options], setting
@@ -228,14 +247,18 @@ def in_words(findings: list[dict], command: str) -> str:
     """The first findings of the lab, a line each: what, where, and after what."""
     lines = []
     for finding in findings[:FINDINGS]:
+
         def at(place: str, calls: str) -> str:
             places = ", ".join(filter(None, (finding.get(place), finding.get(calls))))
             return places.replace(INCLUDED, "common/")
+
         waits = "barrier that" in finding["what"] or "DEADLOCK" in finding["where"]
         others = at("other_place", "other_calls")
-        lines.append(f"{finding['what']}: at {at('place', 'calls')}"
-                     + (f"; {'others at' if waits else 'after'} {others}" if others else "")
-                     + f" ({finding['where']})")
+        lines.append(
+            f"{finding['what']}: at {at('place', 'calls')}"
+            + (f"; {'others at' if waits else 'after'} {others}" if others else "")
+            + f" ({finding['where']})"
+        )
     if len(findings) > FINDINGS:
         lines.append(f"{len(findings) - FINDINGS} more: {command}")
     return "\n".join(lines)
@@ -245,8 +268,14 @@ def judge(exercise: Exercise, options: list[str], scratch: Path, outcome: Outcom
     """Empty if the answer is right, else what is wrong with it."""
     tiles = f"{outcome.record.get('block_m', 64)}x{outcome.record.get('block_n', 64)}"
     env = {**os.environ, "ANSWER": str(scratch), "ANSWER_TILES": tiles, "ANSWER_RULE": exercise.rule}
-    done = subprocess.run([str(JUDGES / exercise.judge), *options, "--check", "all"], env=env,
-                          capture_output=True, text=True, check=False, timeout=6 * LONGEST_S)
+    done = subprocess.run(
+        [str(JUDGES / exercise.judge), *options, "--check", "all"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=6 * LONGEST_S,
+    )
     if done.returncode == 0:
         return ""
     if done.returncode != 1:
@@ -266,6 +295,7 @@ def with_hints(why: str, program: Path, options: list[str]) -> str:
 
 # --- Grading ---------------------------------------------------------------------------------------
 
+
 @dataclass
 class Mark:
     """Points for a part, and why some are missing."""
@@ -280,8 +310,12 @@ def cost(exercise: Exercise, outcome: Outcome, part: Part) -> float:
     if BACKEND == "cuda":
         return outcome.record["ms" if exercise.is_foundation else "median_ms"]
     counted = "kernel" if exercise.is_foundation else "run"
-    return sum(-line[name[1:]] if name[0] == "-" else line[name]
-               for line in outcome.lab if line["record"] == counted for name in part.counts)
+    return sum(
+        -line[name[1:]] if name[0] == "-" else line[name]
+        for line in outcome.lab
+        if line["record"] == counted
+        for name in part.counts
+    )
 
 
 def share(own: float, best: float, limits: tuple[float, float]) -> float:
@@ -355,8 +389,15 @@ def marks_of(exercise: Exercise, name: str) -> list[Mark]:
             continue
         try:
             marks.append(mark_part(program, solution, exercise, part))
-        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
-                subprocess.TimeoutExpired):
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+            subprocess.TimeoutExpired,
+        ):
             marks.append(Mark(part.what, 0, part.points, "what it wrote cannot be read"))
     return marks
 
@@ -368,8 +409,14 @@ def write_masks() -> None:
         header = f"{{'descr': '|b1', 'fortran_order': False, 'shape': (192, {keys}), }}".ljust(117) + "\n"
         row = bytes(first_key) + b"\1" * (keys - first_key)
         path = JUDGES / "masks" / f"{name}.npy"
-        array = (b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header.encode()
-                 + row * empty + bytes(keys) + row * (191 - empty))
+        array = (
+            b"\x93NUMPY\1\0"
+            + len(header).to_bytes(2, "little")
+            + header.encode()
+            + row * empty
+            + bytes(keys)
+            + row * (191 - empty)
+        )
         if not path.exists() or path.read_bytes() != array:
             path.parent.mkdir(parents=True, exist_ok=True)
             part = path.with_suffix(f".{os.getpid()}")  # another check may be reading the mask
@@ -380,18 +427,26 @@ def write_masks() -> None:
 def prepare_judge() -> None:
     write_masks()
     programs = [str((JUDGES / name).relative_to(ROOT)) for name in ("judge", "judge_e4m3", "judge_backward")]
-    subprocess.run([MAKE, "-s", "--no-print-directory", "BACKEND=cpu", *programs], cwd=ROOT,
-                   check=True, env={**os.environ, **OWN_MAKE})
+    subprocess.run(
+        [MAKE, "-s", "--no-print-directory", "BACKEND=cpu", *programs],
+        cwd=ROOT,
+        check=True,
+        env={**os.environ, **OWN_MAKE},
+    )
 
 
 # --- Commands --------------------------------------------------------------------------------------
+
 
 def check(name: str) -> int:
     exercise = EXERCISES[name]
     text, path = file_of(name, ".md"), FOLDER / f"{name}.cu"
     if path.is_symlink() and not path.exists():
-        print(f"make {name}: {path.relative_to(ROOT)} is a link to {os.readlink(path)}, which does not exist: "
-              "remove the link", file=sys.stderr)
+        print(
+            f"make {name}: {path.relative_to(ROOT)} is a link to {os.readlink(path)}, which does not exist: "
+            "remove the link",
+            file=sys.stderr,
+        )
         return 2
     print(f"{title_of(name)}\n  task: {text.relative_to(ROOT)}   your file: {path.relative_to(ROOT)}")
     if not path.exists():
@@ -403,7 +458,7 @@ def check(name: str) -> int:
     for mark in marks_of(exercise, name):
         reached += mark.reached
         print(f"  {mark.reached:g} of {mark.points} points: {mark.what}")
-        for line in mark.why.splitlines()[:1 if failed else None]:  # later parts say much the same
+        for line in mark.why.splitlines()[: 1 if failed else None]:  # later parts say much the same
             print(f"      {line}")
         failed += bool(mark.why)
     print(f"  {reached:g} of {exercise.points} points: {name}")
@@ -434,23 +489,27 @@ def grade(*names: str) -> int:
         missing = [Mark("not handed in", 0, exercise.points, f"there is no file {name}.cu")]
         marks = marks_of(exercise, name) if started else missing
         reached = round(sum(mark.reached for mark in marks), 1)
-        table.append({"exercise": name, "points": reached, "of": exercise.points,
-                      "parts": [vars(mark) for mark in marks]})
+        table.append(
+            {"exercise": name, "points": reached, "of": exercise.points, "parts": [vars(mark) for mark in marks]}
+        )
         failed = next((mark for mark in marks if mark.why), None)
         why = f"{failed.what}: {failed.why.splitlines()[0]}" if failed else ""
         print(f"{name:9} {reached:4g} of {exercise.points:2}  {why}", flush=True)
     total, most = (round(sum(row[key] for row in table), 1) for key in ("points", "of"))
     print(f"total     {total:4g} of {most:2}, of the exercises that were {'named' if names else 'started'}")
-    (ROOT / "build" / "grade.json").write_text(json.dumps(
-        {"backend": BACKEND, "points": total, "of": most, "exercises": table}, indent=1))
+    (ROOT / "build" / "grade.json").write_text(
+        json.dumps({"backend": BACKEND, "points": total, "of": most, "exercises": table}, indent=1)
+    )
     return 0
 
 
 def hint(name: str = "") -> int:
     """Prints the first hint of an exercise, the next time the second, and so on."""
     if name not in EXERCISES:
-        print("make hint: name an exercise or a broken kernel: make hint EX=05, make hint N=01 for broken01",
-              file=sys.stderr)
+        print(
+            "make hint: name an exercise or a broken kernel: make hint EX=05, make hint N=01 for broken01",
+            file=sys.stderr,
+        )
         return 2
     hints = re.findall(r"<summary>(.*?)</summary>\s*(.*?)\s*</details>", file_of(name, ".md").read_text(), re.DOTALL)
     seen = MADE / f"hints_{name}"

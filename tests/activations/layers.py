@@ -36,8 +36,7 @@ def join_heads(x: np.ndarray) -> np.ndarray:
     return x.transpose(1, 0, 2).reshape(x.shape[1], -1)
 
 
-def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, attended: np.ndarray,
-           kv_heads_of: np.ndarray) -> Activations:
+def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, attended: np.ndarray, kv_heads_of: np.ndarray) -> Activations:
     """Attention on q, k and v rounded to half precision, as a GPU holds them.
 
     `attended` is [N, N], bool; query head h reads key/value head kv_heads_of[h].
@@ -46,8 +45,7 @@ def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, attended: np.ndarray,
     o = np.empty(q.shape)
     lse = np.empty(q.shape[:2])
     for head, kv_head in enumerate(kv_heads_of):
-        queries, keys, values = (x.astype(np.float64)
-                                 for x in (q16[head], k16[kv_head], v16[kv_head]))
+        queries, keys, values = (x.astype(np.float64) for x in (q16[head], k16[kv_head], v16[kv_head]))
         scores = np.where(attended, queries @ keys.T / np.sqrt(q.shape[-1]), -np.inf)
         row_max = scores.max(axis=-1, keepdims=True)
         probs = np.exp(scores - row_max)

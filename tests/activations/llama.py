@@ -43,16 +43,20 @@ class Llama:
     A test can replace `rotate` and `kv_heads_of` by wrong ones.
     """
 
-    def __init__(self, path: Path, rotate: Callable = rotate_halves,
-                 kv_heads_of: Callable = grouped) -> None:
+    def __init__(self, path: Path, rotate: Callable = rotate_halves, kv_heads_of: Callable = grouped) -> None:
         reader = gguf.GGUFReader(path)
         self._fields = {name: field.contents() for name, field in reader.fields.items()}
         self._tensors = {tensor.name: tensor for tensor in reader.tensors}
         field = {name.removeprefix("llama."): x for name, x in self._fields.items()}
         heads = field["attention.head_count"]
-        self.config = Config(field["block_count"], heads, field["attention.head_count_kv"],
-                             field["embedding_length"] // heads, field["rope.freq_base"],
-                             field["attention.layer_norm_rms_epsilon"])
+        self.config = Config(
+            field["block_count"],
+            heads,
+            field["attention.head_count_kv"],
+            field["embedding_length"] // heads,
+            field["rope.freq_base"],
+            field["attention.layer_norm_rms_epsilon"],
+        )
         self._rotate = rotate
         self._kv_heads = kv_heads_of(heads, self.config.kv_heads)
 
@@ -61,9 +65,9 @@ class Llama:
         words = self._fields["tokenizer.ggml.tokens"]
         merges = [tuple(merge.split(" ")) for merge in self._fields["tokenizer.ggml.merges"]]
         tokenizer = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, merges))
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False)])
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        )
         tokenizer.decoder = decoders.ByteLevel()
         return tokenizer
 
@@ -71,8 +75,9 @@ class Llama:
         tensor = self._tensors[name]
         return gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float64)
 
-    def run(self, tokens: list[int], positions: np.ndarray, attended: np.ndarray,
-            wanted: tuple[int, ...] = ()) -> tuple[np.ndarray, dict[int, Activations]]:
+    def run(
+        self, tokens: list[int], positions: np.ndarray, attended: np.ndarray, wanted: tuple[int, ...] = ()
+    ) -> tuple[np.ndarray, dict[int, Activations]]:
         """The last hidden states, [N, width], and the activations of the requested layers.
 
         `positions`, [N], are for the rotary embedding; `attended`, bool, is [N, N].
@@ -87,8 +92,7 @@ class Llama:
             x = x + self._feed_forward(x, layer)
         return _rms_norm(x, self._weights("output_norm.weight"), self.config.epsilon), kept
 
-    def _attention(self, x: np.ndarray, positions: np.ndarray, attended: np.ndarray,
-                   layer: int) -> Activations:
+    def _attention(self, x: np.ndarray, positions: np.ndarray, attended: np.ndarray, layer: int) -> Activations:
         c = self.config
         x = _rms_norm(x, self._weights(f"blk.{layer}.attn_norm.weight"), c.epsilon)
         # llama.cpp stores the two columns of each rotated pair side by side.
@@ -101,8 +105,7 @@ class Llama:
 
     def _feed_forward(self, x: np.ndarray, layer: int) -> np.ndarray:
         x = _rms_norm(x, self._weights(f"blk.{layer}.ffn_norm.weight"), self.config.epsilon)
-        gate, up, down = (self._weights(f"blk.{layer}.ffn_{name}.weight")
-                          for name in ("gate", "up", "down"))
+        gate, up, down = (self._weights(f"blk.{layer}.ffn_{name}.weight") for name in ("gate", "up", "down"))
         return (_silu(x @ gate.T) * (x @ up.T)) @ down.T
 
     def next_token_losses(self, hidden: np.ndarray, tokens: list[int]) -> np.ndarray:
@@ -110,8 +113,8 @@ class Llama:
         embedding = self._weights("token_embd.weight")  # the output layer shares it
         losses = []
         for first in range(0, len(tokens) - 1, 256):  # 256 rows of logits are 100 MB
-            following = tokens[first + 1:first + 257]
-            logits = hidden[first:first + len(following)] @ embedding.T
+            following = tokens[first + 1 : first + 257]
+            logits = hidden[first : first + len(following)] @ embedding.T
             row_max = logits.max(axis=-1)
             total = np.exp(logits - row_max[:, None]).sum(axis=-1)
             losses.append(row_max + np.log(total) - logits[np.arange(len(following)), following])

@@ -70,14 +70,17 @@ def prove_llama(path: Path, tokens: list[int], say: Callable[[str], None]) -> di
         found = perplexity(_losses(Llama(path, **changes), tokens))
         say(f"  perplexity of {len(tokens)} tokens, {name}: {found:.4g} (bound {PERPLEXITY_BOUND})")
         if (found < PERPLEXITY_BOUND) != (not changes):
-            raise SystemExit(f"{path.name}, {name}: perplexity {found:.4g}, must be "
-                             f"{'above' if changes else 'below'} {PERPLEXITY_BOUND}")
+            raise SystemExit(
+                f"{path.name}, {name}: perplexity {found:.4g}, must be "
+                f"{'above' if changes else 'below'} {PERPLEXITY_BOUND}"
+            )
         perplexities[name] = float(f"{found:.4g}")
     return perplexities
 
 
-def prove_packing(model: Llama, documents: list[list[int]], layer: int,
-                  say: Callable[[str], None]) -> tuple[Activations, float]:
+def prove_packing(
+    model: Llama, documents: list[list[int]], layer: int, say: Callable[[str], None]
+) -> tuple[Activations, float]:
     """Activations and perplexity of packed documents; they must equal those of each alone."""
     lengths = [len(tokens) for tokens in documents]
     tokens = sum(documents, [])
@@ -102,7 +105,9 @@ def prove_bert(model: Bert, say: Callable[[str], None]) -> list[list]:
         found = float(model.embedding(first) @ model.embedding(second))
         say(f"  cosine of {first!r} and {second!r}: {found:.5f}, published {published:.5g}")
         if not abs(found - published) <= COSINE_BOUND:
-            raise SystemExit(f"all-MiniLM-L6-v2, {first!r} and {second!r}: cosine {found:.5f}, "
-                             f"must be within {COSINE_BOUND} of {published}")
+            raise SystemExit(
+                f"all-MiniLM-L6-v2, {first!r} and {second!r}: cosine {found:.5f}, "
+                f"must be within {COSINE_BOUND} of {published}"
+            )
         cosines.append([first, second, round(found, 5), published])
     return cosines

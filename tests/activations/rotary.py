@@ -3,8 +3,7 @@
 import numpy as np
 
 
-def _turn(a: np.ndarray, b: np.ndarray, positions: np.ndarray,
-          base: float) -> tuple[np.ndarray, np.ndarray]:
+def _turn(a: np.ndarray, b: np.ndarray, positions: np.ndarray, base: float) -> tuple[np.ndarray, np.ndarray]:
     """Rotates the pairs (a, b), [H, N, D/2], by position times base^(-2 i / D)."""
     pairs = a.shape[-1]
     angles = np.outer(positions, base ** (-np.arange(pairs) / pairs))

@@ -47,5 +47,5 @@ def layout_mask(spans: list[tuple[str, int]]) -> np.ndarray:
     mask = np.tri(starts[-1], dtype=bool)
     for (kind, count), start in zip(spans, starts):
         if kind == "image":
-            mask[start:start + count, start:start + count] = True
+            mask[start : start + count, start : start + count] = True
     return mask

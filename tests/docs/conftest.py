@@ -10,16 +10,20 @@ from tests.lib.programs import REPOSITORY
 
 SITE = REPOSITORY / "build/docs/site"
 EXPLORERS = ("fragments", "banks", "timeline")
-WRITTEN = ["contributing", "changelog",
-           *sorted(path.stem for path in (REPOSITORY / "docs").glob("*.md")),
-           *sorted(path.stem for path in (REPOSITORY / "steps/exercises").glob("*.md"))[::8]]
+WRITTEN = [
+    "contributing",
+    "changelog",
+    *sorted(path.stem for path in (REPOSITORY / "docs").glob("*.md")),
+    *sorted(path.stem for path in (REPOSITORY / "steps/exercises").glob("*.md"))[::8],
+]
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=shutil.which("chromium"),
-                                             args=["--no-sandbox"])
+        started = playwright.chromium.launch(
+            executable_path=shutil.which("chromium-headless-shell"), args=["--no-sandbox"]
+        )
         yield started
         started.close()
 
@@ -31,13 +35,20 @@ def page(browser: Browser) -> Iterator[Page]:
 
     def report(error: object) -> None:
         errors.append(f"{page.url}: {error}")
+
     page.on("console", lambda said: said.type in ("error", "warning") and report(said.text))
     page.on("pageerror", report)
-    page.on("request", lambda request: request.url.startswith(("file:", "data:"))
-            or report(f"from the network: {request.url}"))
+    page.on(
+        "request",
+        lambda request: request.url.startswith(("file:", "data:")) or report(f"from the network: {request.url}"),
+    )
     # What a page still loads when the next one opens is aborted.
-    page.on("requestfailed", lambda request: request.failure == "net::ERR_ABORTED"
-            or report(f"not loaded: {request.url}: {request.failure}"))
+    page.on(
+        "requestfailed",
+        lambda request: (
+            request.failure == "net::ERR_ABORTED" or report(f"not loaded: {request.url}: {request.failure}")
+        ),
+    )
     yield page
     page.close()
     assert errors == []
@@ -45,5 +56,6 @@ def page(browser: Browser) -> Iterator[Page]:
 
 def wait_for_formulas(page: Page) -> None:
     if page.locator("article .math").count():
-        page.wait_for_function("window.MathJax && MathJax.Hub && !MathJax.Hub.queue.pending"
-                               " && document.querySelector('.MathJax_SVG')")
+        page.wait_for_function(
+            "window.MathJax && MathJax.Hub && !MathJax.Hub.queue.pending && document.querySelector('.MathJax_SVG')"
+        )

@@ -26,9 +26,14 @@ def run(copy: Path) -> nbformat.NotebookNode:
         path.unlink()
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     about = notebook.metadata.copy()
-    NotebookClient(notebook, timeout=120, kernel_name="python3", record_timing=False, coalesce_streams=True,
-                   resources={"metadata": {"path": str(copy / "docs")}}).execute(
-                       env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")})
+    NotebookClient(
+        notebook,
+        timeout=120,
+        kernel_name="python3",
+        record_timing=False,
+        coalesce_streams=True,
+        resources={"metadata": {"path": str(copy / "docs")}},
+    ).execute(env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")})
     notebook.metadata = about
     for output in (output for cell in notebook.cells for output in cell.get("outputs", [])):
         if "text" in output:

@@ -7,16 +7,22 @@ from playwright.sync_api import Page
 from tests.docs.conftest import EXPLORERS, SITE, wait_for_formulas
 
 # Of each kind a page that is short or has much that others lack.
-KINDS = [*(f"explorers/{name}.html" for name in EXPLORERS), "search.html?q=bank+conflict", "log2_cuh.html",
-         "source/log2.cuh.html", *(f"{name}.html" for name in ("index", "step04", "online-softmax", "f01"))]
+KINDS = [
+    *(f"explorers/{name}.html" for name in EXPLORERS),
+    "search.html?q=bank+conflict",
+    "log2_cuh.html",
+    "source/log2.cuh.html",
+    *(f"{name}.html" for name in ("index", "step04", "online-softmax", "f01")),
+]
 ALL = sorted(str(path.relative_to(SITE)) for path in SITE.rglob("*.html") if "mathjax" not in path.parts)
 # Without what file:// has not: XMLHttpRequest, and messages to the frames, whose pages are looked at themselves.
 OPTIONS = {"preload": False, "iframes": False, "resultTypes": ["violations"]}
 
 
 @pytest.mark.parametrize("scheme, width", [("light", 1280), ("dark", 390)])
-@pytest.mark.parametrize("paths", [pytest.param(KINDS, id="kinds"),
-                                   pytest.param(ALL, id="all", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "paths", [pytest.param(KINDS, id="kinds"), pytest.param(ALL, id="all", marks=pytest.mark.exhaustive)]
+)
 def test_axe_finds_no_violation(page: Page, paths: list[str], scheme: str, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(color_scheme=scheme)

@@ -15,10 +15,10 @@ from tests.lib.programs import REPOSITORY as ROOT, built_commit
 LONGEST_S = 60  # of a block
 PYTHON_WITH_NUMPY = Path(sys.executable).parent
 EXERCISE = re.compile(r"^(make (?:ex|broken)\d\d)\b.*", re.MULTILINE)
-BLOCK = re.compile(r"^```sh\n(.*?)^```(?:\n+(?:<details><summary>Answer</summary>\n+)?```output\n(.*?)^```)?",
-                   re.MULTILINE | re.DOTALL)
-PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-         if BLOCK.search(path.read_text())]
+BLOCK = re.compile(
+    r"^```sh\n(.*?)^```(?:\n+(?:<details><summary>Answer</summary>\n+)?```output\n(.*?)^```)?", re.MULTILINE | re.DOTALL
+)
+PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if BLOCK.search(path.read_text())]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
@@ -35,13 +35,22 @@ def test_commands_run(page: Path, tmp_path: Path) -> None:
     for match in BLOCK.finditer(text):
         # An exercise in which nothing was done must fail.
         commands = EXERCISE.sub(r"if \1; then exit 1; fi", match[1])
-        done = subprocess.run(["bash", "-euo", "pipefail", "-c", commands], cwd=tmp_path,
-                              capture_output=True, text=True, timeout=LONGEST_S, check=False,
-                              env={"PATH": f"{PYTHON_WITH_NUMPY}:/usr/local/bin:/usr/bin:/bin", "HOME": str(tmp_path),
-                                   "BACKEND": "cpu", "COMMIT": built_commit(),
-                                   "WERROR": os.environ.get("WERROR", "0")})
-        line = text[:match.start()].count("\n") + 2
-        assert done.returncode == 0, (f"{page.name}:{line}\n{done.stdout[-1500:]}\n"
-                                      f"{done.stderr[-1500:]}")
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", commands],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=LONGEST_S,
+            check=False,
+            env={
+                "PATH": f"{PYTHON_WITH_NUMPY}:/usr/local/bin:/usr/bin:/bin",
+                "HOME": str(tmp_path),
+                "BACKEND": "cpu",
+                "COMMIT": built_commit(),
+                "WERROR": os.environ.get("WERROR", "0"),
+            },
+        )
+        line = text[: match.start()].count("\n") + 2
+        assert done.returncode == 0, f"{page.name}:{line}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
         printed = done.stdout.replace(f"{ROOT}/", "").splitlines()  # built there, so outside of this copy
         assert set((match[2] or "").splitlines()) - {"...", *printed} == set(), f"{page.name}:{line}: not printed"

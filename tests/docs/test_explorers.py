@@ -56,20 +56,26 @@ def test_switch_of_the_site_holds_for_explorers(page: Page) -> None:
 def test_controls_have_labels_and_the_code_is_small(page: Page, name: str) -> None:
     open_page(page, f"{name}.html")
     controls = page.locator("select, input").all()
-    assert controls and all(control.evaluate("c => c.labels.length || c.ariaLabel")
-                            for control in controls)
+    assert controls and all(control.evaluate("c => c.labels.length || c.ariaLabel") for control in controls)
     assert page.locator("[aria-live=polite]").count() >= 1
     folder = REPOSITORY / "docs/explorers"
-    files = [*folder.glob(f"{name}*.html"), *folder.glob(f"{name}*.js"),
-             *folder.glob(f"{name}*.css"), *folder.glob("explorer.*")]
+    files = [
+        *folder.glob(f"{name}*.html"),
+        *folder.glob(f"{name}*.js"),
+        *folder.glob(f"{name}*.css"),
+        *folder.glob("explorer.*"),
+    ]
     assert sum(path.stat().st_size for path in files if path.suffix != ".mk") < MOST_CODE_BYTES
 
 
 def expected_texts(name: str) -> dict[str, tuple[int, str]]:
     """Of each entry, by its name on the page: the lane and the words for its register."""
     table = layouts.read_table((REPOSITORY / "tests/data/layouts_h200.txt").read_text())
-    operands = {"mma.a": ("A", layouts.a_cells), "mma.b": ("B", layouts.b_cells),
-                "mma.cd": ("C", layouts.accumulator_cells)}
+    operands = {
+        "mma.a": ("A", layouts.a_cells),
+        "mma.b": ("B", layouts.b_cells),
+        "mma.cd": ("C", layouts.accumulator_cells),
+    }
     if name in operands:
         letter, cells_of = operands[name]
         named = {letter: cells_of(table)}
@@ -120,10 +126,11 @@ def test_every_entry_is_where_the_gpu_has_it(page: Page) -> None:
 
 # PTX ISA 8.7, 9.7.15.5.1: row and column of value i of thread t of a warpgroup, in D and in A.
 WGMMA_OPERANDS = {
-    "wgmma.d": ("D", lambda t, i: (t // 32 * 16 + t % 32 // 4 + 8 * (i // 2 % 2),
-                                   8 * (i // 4) + t % 4 * 2 + i % 2)),
-    "wgmma.a": ("A", lambda t, i: (t // 32 * 16 + t % 32 // 4 + (8 if i % 4 >= 2 else 0),
-                                   t % 4 * 2 + i % 2 + (8 if i >= 4 else 0))),
+    "wgmma.d": ("D", lambda t, i: (t // 32 * 16 + t % 32 // 4 + 8 * (i // 2 % 2), 8 * (i // 4) + t % 4 * 2 + i % 2)),
+    "wgmma.a": (
+        "A",
+        lambda t, i: (t // 32 * 16 + t % 32 // 4 + (8 if i % 4 >= 2 else 0), t % 4 * 2 + i % 2 + (8 if i >= 4 else 0)),
+    ),
 }
 
 
@@ -134,10 +141,8 @@ def test_every_entry_of_wgmma_is_where_the_manual_has_it(page: Page, name: str) 
     for t in range(128):
         for i in range(8):
             row, column = place(t, i)
-            register = (f"d{i}, all 32 bits" if letter == "D" else
-                        f"a{i // 2}, {'upper' if i % 2 else 'lower'} half")
-            expected.append(f"{letter}[{row}][{column}] is in warp {t // 32}, lane {t % 32}, "
-                            f"register {register}.")
+            register = f"d{i}, all 32 bits" if letter == "D" else f"a{i // 2}, {'upper' if i % 2 else 'lower'} half"
+            expected.append(f"{letter}[{row}][{column}] is in warp {t // 32}, lane {t % 32}, register {register}.")
     open_page(page, f"fragments.html#{name}")
     assert page.evaluate(WALK, "lanes") == expected
     assert sorted(page.evaluate(WALK, "matrix")) == sorted(expected)
@@ -145,8 +150,9 @@ def test_every_entry_of_wgmma_is_where_the_manual_has_it(page: Page, name: str) 
     assert page.locator("#lanes .mark.current").count() == 1
 
 
-@pytest.mark.parametrize("name", ["k.128", pytest.param("k.64", marks=exhaustive),
-                                  pytest.param("v.128", marks=exhaustive), "v.64"])
+@pytest.mark.parametrize(
+    "name", ["k.128", pytest.param("k.64", marks=exhaustive), pytest.param("v.128", marks=exhaustive), "v.64"]
+)
 def test_chunks_of_a_tile_are_where_the_swizzle_puts_them(page: Page, name: str) -> None:
     """The swizzle XORs the number of the 128-byte line into that of the 16-byte chunk; K is summed
     over columns, V over rows."""
@@ -156,13 +162,17 @@ def test_chunks_of_a_tile_are_where_the_swizzle_puts_them(page: Page, name: str)
             linear = row * row_bytes + 16 * chunk
             at = linear ^ (linear // 128 % (row_bytes // 16) * 16)
             columns = f"{8 * chunk} to {8 * chunk + 7}"
-            first, read = ((16 * (chunk // 2), f"k = {chunk % 2 * 8} to {chunk % 2 * 8 + 7} of n = "
-                            f"{row}") if name[0] == "k" else
-                           (row // 16 * 16, f"n = {columns} of k = {row % 16}"))
-            texts.append(f"{name[0].upper()}[{row}][{columns}] is chunk {chunk} of its row, at "
-                         f"byte {at}: place {at // 16 % 8} of line {at // 128}. The wgmma of "
-                         f"{'columns' if name[0] == 'k' else 'keys'} {first} to {first + 15} reads "
-                         f"it as {read}.")
+            first, read = (
+                (16 * (chunk // 2), f"k = {chunk % 2 * 8} to {chunk % 2 * 8 + 7} of n = {row}")
+                if name[0] == "k"
+                else (row // 16 * 16, f"n = {columns} of k = {row % 16}")
+            )
+            texts.append(
+                f"{name[0].upper()}[{row}][{columns}] is chunk {chunk} of its row, at "
+                f"byte {at}: place {at // 16 % 8} of line {at // 128}. The wgmma of "
+                f"{'columns' if name[0] == 'k' else 'keys'} {first} to {first + 15} reads "
+                f"it as {read}."
+            )
     open_page(page, f"fragments.html#{name}")
     assert page.evaluate(WALK, "matrix") == texts
     assert sorted(page.evaluate(WALK, "lanes")) == sorted(texts)
@@ -177,8 +187,8 @@ def test_fragments_by_mouse_and_by_keyboard(page: Page) -> None:
         assert page.locator(f"#{name} .mark.current").count() == 1
     page.select_option("#instruction", "ldmatrix.x4.trans")
     assert hover(page, "matrix", 64 * 2 + 8 * 3 + 5) == (
-        "M2[3][5] is in lane 21, register r2, upper half. "
-        "Lane 19 passes the address of row 3 of M2.")
+        "M2[3][5] is in lane 21, register r2, upper half. Lane 19 passes the address of row 3 of M2."
+    )
     open_page(page, "fragments.html")
     page.focus("#instruction")  # then the matrix, then the lanes
     press(page, "ArrowDown")
@@ -188,27 +198,55 @@ def test_fragments_by_mouse_and_by_keyboard(page: Page) -> None:
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
-@pytest.mark.parametrize("step, dim, access, kind", [
-    ("02b", 64, "k_stores", "shared_store"), ("03", 96, "q_ldmatrix", "ldmatrix"),
-    ("05", 32, "o_loads", "shared_load"), ("06", 256, "v_ldmatrix", "ldmatrix"),
-    ("10c", 96, "o_stores", "shared_store"),
-    *(pytest.param(*trial, marks=exhaustive) for trial in (
-        ("02b", 128, "v_loads", "shared_load"), ("06", 128, "o_stores", "shared_store"),
-        ("10c", 128, "o_stores", "shared_store")))])
-def test_wavefronts_are_those_of_the_lab(page: Page, tmp_path: Path, step: str, dim: int,
-                                         access: str, kind: str) -> None:
+@pytest.mark.parametrize(
+    "step, dim, access, kind",
+    [
+        ("02b", 64, "k_stores", "shared_store"),
+        ("03", 96, "q_ldmatrix", "ldmatrix"),
+        ("05", 32, "o_loads", "shared_load"),
+        ("06", 256, "v_ldmatrix", "ldmatrix"),
+        ("10c", 96, "o_stores", "shared_store"),
+        *(
+            pytest.param(*trial, marks=exhaustive)
+            for trial in (
+                ("02b", 128, "v_loads", "shared_load"),
+                ("06", 128, "o_stores", "shared_store"),
+                ("10c", 128, "o_stores", "shared_store"),
+            )
+        ),
+    ],
+)
+def test_wavefronts_are_those_of_the_lab(
+    page: Page, tmp_path: Path, step: str, dim: int, access: str, kind: str
+) -> None:
     open_page(page, f"banks.html#{step},{dim},{access},own")
     said = re.search(r"(\d+) wavefronts?, ideal (\d+)", page.inner_text("#counts"))
     place, program = page.inner_text("#source").split()[0], Program(f"step{step}")
-    program.run("-b", 1, "-H", 1, "-n", 128, "-d", dim, f"--report=json:{tmp_path / 'lab'},banks",
-                "--repeat", 0, "--check", "none", cwd=REPOSITORY)
-    (line,) = (record for record in read_records(tmp_path / "lab") if record["record"] == "line"
-               and record["kernel"].startswith(("attention_kernel", "pair_kernel"))
-               and f"{record['file']}:{record['line']}" == place)
-    requests, wavefronts, conflicts = (line[f"{kind}_{field}"]
-                                       for field in ("requests", "wavefronts", "conflicts"))
-    assert [int(said[1]) * requests, int(said[2]) * requests] == [wavefronts,
-                                                                  wavefronts - conflicts]
+    program.run(
+        "-b",
+        1,
+        "-H",
+        1,
+        "-n",
+        128,
+        "-d",
+        dim,
+        f"--report=json:{tmp_path / 'lab'},banks",
+        "--repeat",
+        0,
+        "--check",
+        "none",
+        cwd=REPOSITORY,
+    )
+    (line,) = (
+        record
+        for record in read_records(tmp_path / "lab")
+        if record["record"] == "line"
+        and record["kernel"].startswith(("attention_kernel", "pair_kernel"))
+        and f"{record['file']}:{record['line']}" == place
+    )
+    requests, wavefronts, conflicts = (line[f"{kind}_{field}"] for field in ("requests", "wavefronts", "conflicts"))
+    assert [int(said[1]) * requests, int(said[2]) * requests] == [wavefronts, wavefronts - conflicts]
 
 
 # For each access of D = 96 in each layout, and of D = 128 in the one that D = 96 lacks: what the data
@@ -239,8 +277,7 @@ def test_all_wavefronts_and_lanes_are_drawn(page: Page) -> None:
         assert drawing["lanes"] == ",".join(map(str, range(32))), drawing
 
 
-@pytest.mark.parametrize("dim, layout, row_bytes", [
-    (128, "own", 128), (128, "tensor64", 64), (96, "own", 64)])
+@pytest.mark.parametrize("dim, layout, row_bytes", [(128, "own", 128), (128, "tensor64", 64), (96, "own", 64)])
 def test_swizzles_of_tensor_copies(page: Page, dim: int, layout: str, row_bytes: int) -> None:
     """A lane stores two columns of O; the 128-byte line is XORed into the 16-byte chunk."""
     open_page(page, f"banks.html#10c,{dim},o_stores,{layout}")
@@ -249,27 +286,37 @@ def test_swizzles_of_tensor_copies(page: Page, dim: int, layout: str, row_bytes:
         linear = lane // 4 * row_bytes + lane % 4 * 4
         at = linear ^ (linear // 128 % (row_bytes // 16) * 16)
         text = hover(page, "banks", lane)
-        assert text.startswith(f"Lane {lane}: row {lane // 4}, columns {lane % 4 * 2} to "
-                               f"{lane % 4 * 2 + 1} of O, at byte {at} of the tile")
+        assert text.startswith(
+            f"Lane {lane}: row {lane // 4}, columns {lane % 4 * 2} to {lane % 4 * 2 + 1} of O, at byte {at} of the tile"
+        )
         assert text.endswith(f"bank {at // 4 % 32}, wavefront 1 of 1.")
     cells = page.locator("#chunks text").all_text_contents()
-    lines = [cells[8 * i + 24:8 * i + 32] for i in range(8)]  # after the numbers of lines and banks
+    lines = [cells[8 * i + 24 : 8 * i + 32] for i in range(8)]  # after the numbers of lines and banks
     assert [[cell.rstrip("*") for cell in line] for line in lines] == [
-        [f"{place // row_bytes},{place % row_bytes // 16}"
-         for place in (byte ^ (byte // 128 % (row_bytes // 16) * 16)
-                       for byte in range(128 * line, 128 * line + 128, 16))] for line in range(8)]
+        [
+            f"{place // row_bytes},{place % row_bytes // 16}"
+            for place in (
+                byte ^ (byte // 128 % (row_bytes // 16) * 16) for byte in range(128 * line, 128 * line + 128, 16)
+            )
+        ]
+        for line in range(8)
+    ]
 
 
 def test_banks_by_mouse_and_by_keyboard(page: Page) -> None:
     """The offsets are those that docs/lab.md shows for the same access."""
     open_page(page, "banks.html#03,64,k_ldmatrix,own")
-    drawn = re.search(r"access     ldmatrix at .*?offset +([\d ]+)\n *bank +([\d ]+)\n",
-                      (REPOSITORY / "docs/lab.md").read_text(), re.DOTALL)
+    drawn = re.search(
+        r"access     ldmatrix at .*?offset +([\d ]+)\n *bank +([\d ]+)\n",
+        (REPOSITORY / "docs/lab.md").read_text(),
+        re.DOTALL,
+    )
     offsets, banks = (list(map(int, numbers.split())) for numbers in drawn.groups())
     for lane, (offset, bank) in enumerate(zip(offsets, banks, strict=True)):
         assert hover(page, "banks", lane) == (
             f"Lane {lane}: row {lane}, columns 0 to 7 of K, at byte {144 * lane} of the tile "
-            f"(byte {offset} of shared memory), banks {bank} to {bank + 3}, wavefront 1 of 4.")
+            f"(byte {offset} of shared memory), banks {bank} to {bank + 3}, wavefront 1 of 4."
+        )
     open_page(page, "banks.html")
     page.focus("#step")
     press(page, "ArrowDown", "Tab", "Tab", "ArrowDown", "Tab", "ArrowDown", "ArrowDown")

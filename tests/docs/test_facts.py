@@ -22,5 +22,7 @@ def test_steps_that_use_block_masks() -> None:
 
 def test_budget_of_lines() -> None:
     text = " ".join((REPOSITORY / "CONTRIBUTING.md").read_text().split())
-    assert (f"it has at most {LINES} lines, and adds at most {ADDED} lines of code, or {CHAPTER} if its header says "
-            f'that it "opens a chapter". No function has over {FUNCTION} lines of code.') in text
+    assert (
+        f"it has at most {LINES} lines, and adds at most {ADDED} lines of code, or {CHAPTER} if its header says "
+        f'that it "opens a chapter". No function has over {FUNCTION} lines of code.'
+    ) in text

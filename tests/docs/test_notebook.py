@@ -19,9 +19,13 @@ OTHERWISE = re.compile(r"^(?:  (?:CC|CXX|LD|AR|LINK) |make|device ).*\n", re.MUL
 
 def printed(notebook: nbformat.NotebookNode) -> list[str]:
     """What each cell prints, and whether it draws. Matplotlib may say that it looks for fonts."""
-    return [OTHERWISE.sub("", output.get("text") or ", ".join(sorted(output.data)))
-            for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs
-            if output.get("name") != "stderr"]
+    return [
+        OTHERWISE.sub("", output.get("text") or ", ".join(sorted(output.data)))
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+        if output.get("name") != "stderr"
+    ]
 
 
 def first_cell() -> str:
@@ -44,8 +48,9 @@ def test_from_nothing_it_clones_the_repository(tmp_path: Path) -> None:
 def test_without_an_address_it_asks_for_one(tmp_path: Path) -> None:
     if address.repository(REPOSITORY):
         pytest.skip("it has an address")
-    done = subprocess.run([sys.executable, "-c", first_cell()], cwd=tmp_path, text=True, capture_output=True,
-                          check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", first_cell()], cwd=tmp_path, text=True, capture_output=True, check=False
+    )
     assert done.returncode == 1 and done.stderr.startswith("Set REPOSITORY") and done.stderr.count("\n") == 1
 
 

@@ -18,32 +18,90 @@ MOST_WORDS = 4000  # outside of code
 
 # What a reader of kernels may look for, and the pages that explain it.
 SEARCHED = {
-    "bank conflict": "f03", "occupancy": "f04", "roofline": "roofline", "swizzle": "swizzles",
-    "mbarrier": "hopper", "online softmax": "online-softmax", "coalescing": "f02",
-    "warp specialisation": "step08", "persistent": "step10", "fp8": "step12", "TMA": "hopper",
-    "wgmma": "hopper", "ldmatrix": "swizzles", "cp.async": "pipelines", "racecheck": "debugging",
-    "causal mask": "specification", "LSE": "specification", "head dimension": "specification",
-    "L2 flush": "measuring", "tensor core": "fragments", "fragment": "fragments",
-    "prefetch": "step04", "block mask": "block-masks", "FlexAttention": "map",
-    "FlashAttention-3": "fa3-questions", "bf16": "floating-point", "e4m3": "step12",
-    "wavefront": "f03", "sector": "f02", "shared memory": "f02", "warp shuffle": "f04",
-    "mutants": "mutants", "simulator": "cpu-backend", "error rule": "correctness",
-    "tile scheduler": "step10", "ping-pong": "step08", "setmaxnreg": "step08",
-    "exercises": "exercises", "exercise 5": "ex05_rescale", "activations": "real-input", "overflow": "floating-point",
-    "JSON": "json-records", "options": "options", "lazy rescaling": "step06b",
-    "cuda-gdb": "debugging", "Nsight Compute": "debugging", "latency": "f04",
-    "bandwidth": "roofline", "padding": "swizzles",
+    "bank conflict": "f03",
+    "occupancy": "f04",
+    "roofline": "roofline",
+    "swizzle": "swizzles",
+    "mbarrier": "hopper",
+    "online softmax": "online-softmax",
+    "coalescing": "f02",
+    "warp specialisation": "step08",
+    "persistent": "step10",
+    "fp8": "step12",
+    "TMA": "hopper",
+    "wgmma": "hopper",
+    "ldmatrix": "swizzles",
+    "cp.async": "pipelines",
+    "racecheck": "debugging",
+    "causal mask": "specification",
+    "LSE": "specification",
+    "head dimension": "specification",
+    "L2 flush": "measuring",
+    "tensor core": "fragments",
+    "fragment": "fragments",
+    "prefetch": "step04",
+    "block mask": "block-masks",
+    "FlexAttention": "map",
+    "FlashAttention-3": "fa3-questions",
+    "bf16": "floating-point",
+    "e4m3": "step12",
+    "wavefront": "f03",
+    "sector": "f02",
+    "shared memory": "f02",
+    "warp shuffle": "f04",
+    "mutants": "mutants",
+    "simulator": "cpu-backend",
+    "error rule": "correctness",
+    "tile scheduler": "step10",
+    "ping-pong": "step08",
+    "setmaxnreg": "step08",
+    "exercises": "exercises",
+    "exercise 5": "ex05_rescale",
+    "activations": "real-input",
+    "overflow": "floating-point",
+    "JSON": "json-records",
+    "options": "options",
+    "lazy rescaling": "step06b",
+    "cuda-gdb": "debugging",
+    "Nsight Compute": "debugging",
+    "latency": "f04",
+    "bandwidth": "roofline",
+    "padding": "swizzles",
     # What a newcomer may type.
-    "warp divergence": "gpu", "shared memory bank": "gpu", "install": "laptops", "Windows": "laptops",
-    "grouped-query attention": "specification", "HBM": "f01", "ncu": "debugging",
-    "multi-head attention": "specification", "register spilling": "gpu", "race condition": "lab",
-    "memory bound": "roofline", "kernel fusion": "step02", "sliding window": "block-masks",
-    "numerical stability": "online-softmax", "step 04": "step04", "exercise 05": "ex05_rescale",
-    "step 04 real model input": "real-input", "backward pass": "gradients", "gradient": "gradients",
-    "why is my kernel slow": "debugging", "grading": "teaching", "lesson plan": "teaching",
+    "warp divergence": "gpu",
+    "shared memory bank": "gpu",
+    "install": "laptops",
+    "Windows": "laptops",
+    "grouped-query attention": "specification",
+    "HBM": "f01",
+    "ncu": "debugging",
+    "multi-head attention": "specification",
+    "register spilling": "gpu",
+    "race condition": "lab",
+    "memory bound": "roofline",
+    "kernel fusion": "step02",
+    "sliding window": "block-masks",
+    "numerical stability": "online-softmax",
+    "step 04": "step04",
+    "exercise 05": "ex05_rescale",
+    "step 04 real model input": "real-input",
+    "backward pass": "gradients",
+    "gradient": "gradients",
+    "why is my kernel slow": "debugging",
+    "grading": "teaching",
+    "lesson plan": "teaching",
     # Of chapter 0.
-    "first program": "f01", "cudaMalloc": "f01", "nvcc": "f01", "array of structures": "f02", "transposition": "f03",
-    "reduction": "f04", "deterministic": "f04", "prefix sum": "f05", "look-back": "f05b", "deadlock": "f10"}
+    "first program": "f01",
+    "cudaMalloc": "f01",
+    "nvcc": "f01",
+    "array of structures": "f02",
+    "transposition": "f03",
+    "reduction": "f04",
+    "deterministic": "f04",
+    "prefix sum": "f05",
+    "look-back": "f05b",
+    "deadlock": "f10",
+}
 
 
 def listed(page: str) -> list[str]:
@@ -58,7 +116,8 @@ def opened(page: Page, name: str) -> None:
 def tree(page: Page) -> list[str]:
     opened(page, "index")
     return page.locator(".sidebar-tree a").evaluate_all(
-        "links => links.map(a => new URL(a.href).pathname.match(/([^/]*)\\.html$/)[1])")
+        "links => links.map(a => new URL(a.href).pathname.match(/([^/]*)\\.html$/)[1])"
+    )
 
 
 def test_tree_has_the_pages_in_the_order_of_reading(page: Page) -> None:
@@ -70,13 +129,12 @@ def test_tree_has_the_pages_in_the_order_of_reading(page: Page) -> None:
         assert [name for name in names if name in wanted] == wanted
         assert names.index(wanted[0]) == names.index(contents) + 1
     course = re.findall(r"/exercises/(\w+)\.md\)", (DOCS / "exercises.md").read_text())
-    assert names[names.index("exercises") + 1:][:len(course)] == course and course[0].startswith("ex00")
+    assert names[names.index("exercises") + 1 :][: len(course)] == course and course[0].startswith("ex00")
 
 
 def test_next_goes_through_all_pages(page: Page) -> None:
     names, seen = tree(page), ["index"]
-    while following := re.search(r'rel="next"[^>]*href="([\w-]+)\.html"',
-                                 (SITE / f"{seen[-1]}.html").read_text()):
+    while following := re.search(r'rel="next"[^>]*href="([\w-]+)\.html"', (SITE / f"{seen[-1]}.html").read_text()):
         seen.append(following[1])
     assert seen == names
     opened(page, "step04")
@@ -94,10 +152,14 @@ def test_pages_before_and_after_are_linked_above_the_title(page: Page) -> None:
 def test_titles_in_the_tree_are_not_clipped(page: Page) -> None:
     page.set_viewport_size(DESK)
     opened(page, "step01")
-    assert page.locator(".sidebar-tree a").evaluate_all(
-        """links => links.filter(a => a.checkVisibility() && a.getBoundingClientRect().right
+    assert (
+        page.locator(".sidebar-tree a").evaluate_all(
+            """links => links.filter(a => a.checkVisibility() && a.getBoundingClientRect().right
              > document.querySelector('.sidebar-drawer').getBoundingClientRect().right)
-             .map(a => a.textContent)""") == []
+             .map(a => a.textContent)"""
+        )
+        == []
+    )
 
 
 def test_the_tree_shows_the_page_that_is_open(page: Page) -> None:
@@ -150,15 +212,18 @@ def test_search_finds_the_page_that_explains(page: Page) -> None:
     page.goto(f"{(SITE / 'search.html').as_uri()}?q=step+04")  # as the field of the sidebar does
     assert page.locator("ul.search li > a").first.get_attribute("href").startswith("step04.html")
     for term, name in SEARCHED.items():  # on one page, because the index takes long to load
-        page.evaluate("""term => {
+        page.evaluate(
+            """term => {
           document.querySelector('#search-results').replaceChildren();
           document.querySelector('input[name=q]').value = term;
           Search.performSearch(term);
-        }""", term)
-        page.wait_for_function(
-            "/found|not match/.test(document.querySelector('.search-summary')?.textContent)")
-        found = [link.get_attribute("href").partition(".html")[0]
-                 for link in page.locator("ul.search li > a").all()[:2]]
+        }""",
+            term,
+        )
+        page.wait_for_function("/found|not match/.test(document.querySelector('.search-summary')?.textContent)")
+        found = [
+            link.get_attribute("href").partition(".html")[0] for link in page.locator("ul.search li > a").all()[:2]
+        ]
         if name not in found or "wrong-answers" in found:
             wrong[term] = name, found
     assert wrong == {}
@@ -167,8 +232,11 @@ def test_search_finds_the_page_that_explains(page: Page) -> None:
 def test_no_page_is_too_long() -> None:
     """Besides the notebooks of what was tried, and what is looked up and not read through."""
     reference = {"glossary", "wrong-answers", *listed("reference")}
-    words = {path.stem: len(re.findall(r"\S*\w\S*", re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S)))
-             for path in DOCS.glob("*.md") if "-tried" not in path.stem and path.stem not in reference}
+    words = {
+        path.stem: len(re.findall(r"\S*\w\S*", re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S)))
+        for path in DOCS.glob("*.md")
+        if "-tried" not in path.stem and path.stem not in reference
+    }
     assert {name: count for name, count in words.items() if count > MOST_WORDS} == {}
 
 
@@ -201,14 +269,18 @@ def test_pictures_on_dark_pages(page: Page) -> None:
             page.locator(".theme-toggle:visible").first.click()
     seen, wrong, kinds = set(), [], set()
     for name in WRITTEN:  # that show a picture of another kind than those before
-        shown_here = {re.sub(r"_?(step)?\d\d[a-z]?|_light|_dark", "", Path(picture).stem)
-                      for picture, _ in links_of(SITE / f"{name}.html").pictures}
+        shown_here = {
+            re.sub(r"_?(step)?\d\d[a-z]?|_light|_dark", "", Path(picture).stem)
+            for picture, _ in links_of(SITE / f"{name}.html").pictures
+        }
         if shown_here <= kinds:
             continue
         kinds |= shown_here
         opened(page, name)
         wait_for_formulas(page)  # until then they move what is below
-        page.evaluate("Promise.all([...document.querySelectorAll('article img')].map(img => img.decode().catch(() => 0)))")
+        page.evaluate(
+            "Promise.all([...document.querySelectorAll('article img')].map(img => img.decode().catch(() => 0)))"
+        )
         assert page.locator("body").get_attribute("data-theme") == "dark"
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
         for picture in page.locator("article img:visible").all():

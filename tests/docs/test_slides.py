@@ -44,8 +44,10 @@ def test_slides_fit(page: Page) -> None:
     wrong, counts = {}, {}
     for deck in DECKS:
         page.goto((SITE / f"slides/{deck}.html").as_uri(), wait_until="load")
-        page.wait_for_function("Reveal.isReady() && (!document.querySelector('.math')"
-                               " || document.querySelector('.MathJax_SVG') && !MathJax.Hub.queue.pending)")
+        page.wait_for_function(
+            "Reveal.isReady() && (!document.querySelector('.math')"
+            " || document.querySelector('.MathJax_SVG') && !MathJax.Hub.queue.pending)"
+        )
         counts[deck] = page.evaluate("Reveal.getTotalSlides()")
         for slide in range(counts[deck]):
             page.evaluate(f"Reveal.slide({slide})")
@@ -63,7 +65,7 @@ def words_of(page: str, anchor: str) -> int:
             title = section.split("\n")[0]
             if re.sub(r"[^\w -]", "", title.lstrip("# ").lower()).replace(" ", "-") == anchor:
                 level = len(title) - len(title.lstrip("#"))
-                text = re.split(rf"^#{{1,{level}}} ", text[text.index(section) + level:], flags=re.MULTILINE)[0]
+                text = re.split(rf"^#{{1,{level}}} ", text[text.index(section) + level :], flags=re.MULTILINE)[0]
                 return len(text.split())
         pytest.fail(f"{page}.md has no section {anchor}")
     return len(text.split())
@@ -72,9 +74,12 @@ def words_of(page: str, anchor: str) -> int:
 def test_the_reading_for_a_lesson_fits_a_week() -> None:
     """What is read before it and afterwards."""
     assert list(plan()) == DECKS
-    words = {deck: sum(words_of(*link) for cell in (before, after)
-                       for link in re.findall(r"\]\(([\w-]+)\.md#?([\w-]*)\)", cell))
-             for deck, (_, _, before, _, after, *_) in plan().items()}
+    words = {
+        deck: sum(
+            words_of(*link) for cell in (before, after) for link in re.findall(r"\]\(([\w-]+)\.md#?([\w-]*)\)", cell)
+        )
+        for deck, (_, _, before, _, after, *_) in plan().items()
+    }
     assert {deck: count for deck, count in words.items() if not 0 < count <= MOST_TO_READ} == {}
 
 
@@ -87,8 +92,12 @@ def test_minutes_of_the_slides_are_those_of_a_lesson() -> None:
 
 
 def test_exercises_are_listed_in_the_order_of_the_plan() -> None:
-    wanted = [name for _, _, _, in_class, _, at_home, _ in plan().values()
-              for name in re.findall(r"exf?\d\d[a-z]?", f"{in_class} {at_home}")]
+    wanted = [
+        name
+        for _, _, _, in_class, _, at_home, _ in plan().values()
+        for name in re.findall(r"exf?\d\d[a-z]?", f"{in_class} {at_home}")
+    ]
     backward = {name for name, exercise in EXERCISES.items() if exercise.judge == "judge_backward"}  # after the lessons
-    assert list(dict.fromkeys(wanted)) == [entry.name for entry in ENTRIES
-                                           if entry.name.startswith("ex") and entry.name not in backward]
+    assert list(dict.fromkeys(wanted)) == [
+        entry.name for entry in ENTRIES if entry.name.startswith("ex") and entry.name not in backward
+    ]

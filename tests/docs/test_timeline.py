@@ -13,8 +13,10 @@ from tests.lib.kinds import FP8_STEPS
 from tests.lib.programs import Program, read_records
 
 TEXT = (SITE / "explorers/data/timeline.js").read_text()
-STEPS = {step["step"]: {problem["mask"]: problem for problem in step["problems"]}
-         for step in json.loads(TEXT[TEXT.index("{"):TEXT.rindex(";")])["steps"]}
+STEPS = {
+    step["step"]: {problem["mask"]: problem for problem in step["problems"]}
+    for step in json.loads(TEXT[TEXT.index("{") : TEXT.rindex(";")])["steps"]
+}
 WITH_ROLES = [step for step, problems in STEPS.items() if "roles" in problems["full"]]
 OF_A_WARP = [step for step in STEPS if step not in WITH_ROLES]
 
@@ -40,9 +42,13 @@ WALK = """advance => {
 
 
 # In every run one step whose warps do the same, one with block masks, one with roles.
-@pytest.mark.parametrize("step", [
-    pytest.param(step, marks=() if step in ("step02b", "step05", "step10c") else pytest.mark.exhaustive)
-    for step in STEPS])
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(step, marks=() if step in ("step02b", "step05", "step10c") else pytest.mark.exhaustive)
+        for step in STEPS
+    ],
+)
 def test_keys_and_clicks_tell_the_same_events(page: Page, step: str) -> None:
     for mask, problem in STEPS[step].items():
         open_page(page, step, mask)
@@ -51,8 +57,9 @@ def test_keys_and_clicks_tell_the_same_events(page: Page, step: str) -> None:
         page.evaluate("document.querySelector('details').open = true")
         texts = [text.split(". ", 1)[1] for text, _ in found]
         assert page.locator("#list").inner_text().split("\n") == texts
-        assert len(texts) == len(problem["events"] if step in OF_A_WARP else
-                                 {event["at"] for event in problem["events"]})
+        assert len(texts) == len(
+            problem["events"] if step in OF_A_WARP else {event["at"] for event in problem["events"]}
+        )
 
 
 def states_at(page: Page, step: str, op: str, mask: str = "full") -> list[str]:
@@ -69,18 +76,17 @@ def test_step03_has_nothing_in_flight_at_a_barrier_and_step04_has(page: Page) ->
         assert len(states) > 10 and not any("in flight" in state for state in states)
     assert sum("in flight" in state for state in states_at(page, "step04", "pv")) == 5
     waits = [state for state in states_at(page, "step04", "wait") if "wait_group<1>" in state]
-    assert ("wait_group<1>: this warp's copies of V of tile 1 are complete, K of tile 2 stays in "
-            "flight.") in waits[1]
+    assert ("wait_group<1>: this warp's copies of V of tile 1 are complete, K of tile 2 stays in flight.") in waits[1]
 
 
 def total(problem: dict, name: str, op: str | None = None) -> int:
     return sum(event.get(name, 0) for event in problem["events"] if op in (None, event["op"]))
 
 
-@pytest.mark.parametrize("step, mask", [*((step, "full") for step in OF_A_WARP),
-                                        ("step05", "causal"), ("step06", "causal")])
-def test_counts_of_a_warp_are_those_of_the_lab(page: Page, step: str, mask: str,
-                                               tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "step, mask", [*((step, "full") for step in OF_A_WARP), ("step05", "causal"), ("step06", "causal")]
+)
+def test_counts_of_a_warp_are_those_of_the_lab(page: Page, step: str, mask: str, tmp_path: Path) -> None:
     """All warps do as much if the mask is full; else the lab is asked about the same thread block
     alone, whose last query is the last of the problem."""
     program, problem = Program(step), STEPS[step][mask]
@@ -88,13 +94,20 @@ def test_counts_of_a_warp_are_those_of_the_lab(page: Page, step: str, mask: str,
     if mask == "causal":
         queries, keys = problem["block_m"], problem["block_m"] + keys - queries
         assert problem["first_query"] == 0
-    program.run_right("-H", 1, "-n", queries, "-k", keys, "-m", mask,
-                      f"--report=counts,traffic,json:{tmp_path / 'lab'}")
-    (lab,) = [record for record in read_records(tmp_path / "lab") if record["record"] == "kernel"
-              and record["kernel"].startswith("attention_kernel")]
-    found = {"mma": total(problem, "mma"), "ldmatrix_requests": total(problem, "ldmatrix"),
-             "copy_shared_requests": total(problem, "copies"),
-             "barriers": sum(event["op"] == "barrier" for event in problem["events"])}
+    program.run_right(
+        "-H", 1, "-n", queries, "-k", keys, "-m", mask, f"--report=counts,traffic,json:{tmp_path / 'lab'}"
+    )
+    (lab,) = [
+        record
+        for record in read_records(tmp_path / "lab")
+        if record["record"] == "kernel" and record["kernel"].startswith("attention_kernel")
+    ]
+    found = {
+        "mma": total(problem, "mma"),
+        "ldmatrix_requests": total(problem, "ldmatrix"),
+        "copy_shared_requests": total(problem, "copies"),
+        "barriers": sum(event["op"] == "barrier" for event in problem["events"]),
+    }
     if step < "step03":
         found["global_load_requests"] = total(problem, "loads", "load")
     if step < "step06":  # there the values decide how often a warp shuffles
@@ -105,8 +118,7 @@ def test_counts_of_a_warp_are_those_of_the_lab(page: Page, step: str, mask: str,
         assert int(said[2]) == found["mma"] > 0
         found["mma_under_copy"] = int(said[1])
     warps = lab["blocks"] * problem["warps"]
-    assert {name: count * warps for name, count in found.items()} == {
-        name: lab[name] for name in found}
+    assert {name: count * warps for name, count in found.items()} == {name: lab[name] for name in found}
 
 
 def of_role(problem: dict, role: int, *ops: str) -> list[dict]:
@@ -118,9 +130,14 @@ def test_stages_are_asked_for_when_all_have_released_them(step: str) -> None:
     """Follows the mbarriers, as docs/hopper.md explains them, in the order of the columns."""
     for problem in STEPS[step].values():
         buffers, barriers = problem["buffers"], problem["barriers"]
-        readers = {buffer: {event["role"] for event in problem["events"]
-                            if event["op"] in ("qk", "pv") and event["buffer"] == buffer
-                            or event.get("source") == buffer} for buffer in range(len(buffers))}
+        readers = {
+            buffer: {
+                event["role"]
+                for event in problem["events"]
+                if event["op"] in ("qk", "pv") and event["buffer"] == buffer or event.get("source") == buffer
+            }
+            for buffer in range(len(buffers))
+        }
         loaded, arrived, uses = {}, {}, {}
         for event in problem["events"]:
             barrier, phase = event.get("barrier"), event.get("phase")
@@ -129,8 +146,7 @@ def test_stages_are_asked_for_when_all_have_released_them(step: str) -> None:
                 assert phase == uses.get(buffer, 0)  # each use of a stage is a phase
                 uses[buffer] = phase + 1
                 if event["tensor"] != "Q" and phase > 0:
-                    (empty,) = (i for i, b in enumerate(barriers)
-                                if b == {"buffer": buffer, "full": False})
+                    (empty,) = (i for i, b in enumerate(barriers) if b == {"buffer": buffer, "full": False})
                     assert arrived[empty, phase - 1] == readers[buffer] != set()
                 loaded[barrier, phase] = event
             elif event["op"] == "arrive":
@@ -142,8 +158,7 @@ def test_stages_are_asked_for_when_all_have_released_them(step: str) -> None:
                 if (barrier, phase) in loaded:
                     assert loaded[barrier, phase]["at"] < event["at"]
         tiles = -(-problem["kv_len"] // problem["block_n"])
-        keys = [event["tile"] for event in problem["events"]
-                if event["op"] == "load" and event["tensor"] == "K"]
+        keys = [event["tile"] for event in problem["events"] if event["op"] == "load" and event["tensor"] == "K"]
         assert problem["mask"] not in DENSE or keys[:tiles] == list(range(tiles))
         stages = [i for i, b in enumerate(buffers) if b["name"].startswith("K[")]
         assert uses[stages[0]] == -(-len(keys) // len(stages))
@@ -154,17 +169,18 @@ def test_only_from_step09_on_products_run_during_the_softmax_of_their_consumer(p
     for step in WITH_ROLES:
         open_page(page, step)
         said[step] = re.search(r"in flight: (\d+) of (\d+)\.", page.inner_text("#problem")).groups()
-    softmaxes = {step: sum(event["op"] == "softmax" for event in STEPS[step]["full"]["events"])
-                 for step in WITH_ROLES}
-    firsts = {step: sum(event["op"] == "qk" and event["tile"] == 0 for event in STEPS[step]["full"]["events"])
-              for step in WITH_ROLES}  # the first tile of each consumer and tile of queries has no P V before
-    overlapped = {step: 0 if step < "step09" or step in FP8_STEPS else softmaxes[step] - firsts[step]
-                  for step in WITH_ROLES}
+    softmaxes = {step: sum(event["op"] == "softmax" for event in STEPS[step]["full"]["events"]) for step in WITH_ROLES}
+    firsts = {
+        step: sum(event["op"] == "qk" and event["tile"] == 0 for event in STEPS[step]["full"]["events"])
+        for step in WITH_ROLES
+    }  # the first tile of each consumer and tile of queries has no P V before
+    overlapped = {
+        step: 0 if step < "step09" or step in FP8_STEPS else softmaxes[step] - firsts[step] for step in WITH_ROLES
+    }
     assert said == {step: (str(overlapped[step]), str(softmaxes[step])) for step in WITH_ROLES}
     open_page(page, "step09")
     texts = " ".join(text for text, _ in page.evaluate(WALK, "ArrowRight"))
-    assert texts.count("wgmma_wait<1>: Q Kᵀ of tile 1 is complete, P V of tile 0 stays in "
-                       "flight.") == 2
+    assert texts.count("wgmma_wait<1>: Q Kᵀ of tile 1 is complete, P V of tile 0 stays in flight.") == 2
 
 
 @pytest.mark.parametrize("step", ["step08", "step09"])
@@ -189,14 +205,29 @@ def test_counts_of_a_thread_block_are_those_of_the_lab(step: str, tmp_path: Path
     """Under a full mask all tiles of queries need the same instructions."""
     problem = STEPS[step]["full"]
     program = Program(step)
-    program.run_right("-H", 1, "-n", problem["q_len"], "-k", problem["kv_len"], "-d",
-                      problem["head_dim"], f"--report=counts,json:{tmp_path / 'lab'}")
-    (lab,) = [record for record in read_records(tmp_path / "lab") if record["record"] == "kernel"
-              and record["kernel"].startswith("attention_kernel")]
+    program.run_right(
+        "-H",
+        1,
+        "-n",
+        problem["q_len"],
+        "-k",
+        problem["kv_len"],
+        "-d",
+        problem["head_dim"],
+        f"--report=counts,json:{tmp_path / 'lab'}",
+    )
+    (lab,) = [
+        record
+        for record in read_records(tmp_path / "lab")
+        if record["record"] == "kernel" and record["kernel"].startswith("attention_kernel")
+    ]
     drawn = sum(event["count"] for event in problem["events"] if event["op"] in ("qk", "pv"))
     boxes = sum(event["count"] for event in problem["events"] if event["op"] == "load")
-    queries = {event["rows"][0] // problem["block_m"] for event in problem["events"]
-               if event["op"] == "load" and event["tensor"] == "Q"}
+    queries = {
+        event["rows"][0] // problem["block_m"]
+        for event in problem["events"]
+        if event["op"] == "load" and event["tensor"] == "Q"
+    }
     tiles = -(-problem["q_len"] // problem["block_m"])
     assert lab["wgmma"] * len(queries) == drawn * tiles
     assert lab["tensor_load_requests"] * len(queries) == boxes * tiles

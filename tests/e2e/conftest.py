@@ -23,8 +23,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> str:
-    return (f"backend {BACKEND}, combinations drawn with PAIRWISE_SEED={PAIRWISE_SEED}, "
-            f"masks with MASK_SEED={MASK_SEED}, gradients with GRADIENT_SEED={GRADIENT_SEED}")
+    return (
+        f"backend {BACKEND}, combinations drawn with PAIRWISE_SEED={PAIRWISE_SEED}, "
+        f"masks with MASK_SEED={MASK_SEED}, gradients with GRADIENT_SEED={GRADIENT_SEED}"
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,6 +50,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
             file, _, test = nodeid.partition("::")
             step = re.search(r"\[.*?(step\d\d[a-z]?)\b", test)
             return nodeid if "/exercises/" in file else f"{file} {step[1] if step else ''}"
+
     config.option.loadscopereorder = False  # keeps the order, in which single tests need not be short
     return LoadFileAndStep(config, log)
 

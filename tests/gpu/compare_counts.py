@@ -40,14 +40,27 @@ PROGRAMS = ROOT / "build/cpu/counts"
 
 # Counted on a GPU only: instructions that are in the machine code but not in the source, or that no
 # lane executes.
-GPU_ALONE = ("thread_index_reads", "block_barriers", "empty_shared_loads", "empty_copies",
-             "global_loads", "global_stores")
+GPU_ALONE = (
+    "thread_index_reads",
+    "block_barriers",
+    "empty_shared_loads",
+    "empty_copies",
+    "global_loads",
+    "global_stores",
+)
 # These differ from run to run, even if they were equal in one.
 VARYING = ("shared_wavefronts", "measured_conflicts", "copy_sectors")
 
 # Of steps whose tables say [counts] units_alone, these are compared.
-UNITS_ALONE = ("wgmma", "wgmma_wavefronts", "wgmma_conflicts", "tensor_loads", "tensor_stores",
-               "tensor_load_sectors", "tensor_store_sectors")
+UNITS_ALONE = (
+    "wgmma",
+    "wgmma_wavefronts",
+    "wgmma_conflicts",
+    "tensor_loads",
+    "tensor_stores",
+    "tensor_load_sectors",
+    "tensor_store_sectors",
+)
 
 
 def build() -> None:
@@ -60,48 +73,53 @@ def run_lab(step: str, options: str) -> dict[str, dict]:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "counts.jsonl"
         report = [] if step == "copies" else ["--report=traffic,banks"]  # copies.cu always counts
-        subprocess.run([PROGRAMS / step, *options.split(), *report], check=True,
-                       stdout=subprocess.DEVNULL, env={**os.environ, "LAB_COUNTS": str(path)})
+        subprocess.run(
+            [PROGRAMS / step, *options.split(), *report],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "LAB_COUNTS": str(path)},
+        )
         records = map(json.loads, path.read_text().splitlines())
-        return {record["kernel"].split("<")[0]: record
-                for record in records if record["file"] == ""}
+        return {record["kernel"].split("<")[0]: record for record in records if record["file"] == ""}
 
 
 def lab_counts(record: dict) -> Counter:
     """The lab's counts under the names that read_ncu.py gives to the GPU's."""
     loads, stores = record["shared_load_wavefronts"], record["shared_store_wavefronts"]
-    return Counter({
-        "mma": record["mma"],
-        "ldmatrix": record["ldmatrix_requests"],
-        "copies": record["copy_shared_requests"],
-        "shuffles": record["shuffles"],
-        "barriers": record["barriers"],
-        "global_load_requests": record["global_load_requests"] + record["copy_global_requests"],
-        "global_store_requests": record["global_store_requests"],
-        "global_load_sectors": record["global_load_sectors"],
-        "global_store_sectors": record["global_store_sectors"],
-        "copy_sectors": record["copy_global_sectors"],
-        "l1_load_sectors": record["global_load_sectors"] + record["copy_lookups"],
-        "shared_load_requests": record["shared_load_requests"],
-        "shared_store_requests": record["shared_store_requests"],
-        "shared_load_wavefronts": loads + record["ldmatrix_wavefronts"],
-        "ldmatrix_wavefronts": record["ldmatrix_wavefronts"],
-        "shared_store_wavefronts": stores,
-        "shared_conflicts": sum(record[f"{kind}_wavefronts"] - record[f"{kind}_ideal_wavefronts"]
-                                for kind in ("shared_load", "shared_store", "ldmatrix")),
-        "wgmma": 4 * record["wgmma"],  # by warps
-        "tensor_loads": record["tensor_load_requests"],
-        "tensor_stores": record["tensor_store_requests"],
-        "tensor_load_sectors": record["box_sectors"],
-        "tensor_store_sectors": record["tensor_store_sectors"],
-        "wgmma_wavefronts": record["wgmma_read_wavefronts"],
-        "wgmma_conflicts": (record["wgmma_read_wavefronts"]
-                            - record["wgmma_read_ideal_wavefronts"]),
-        "copy_requests": record["copy_global_requests"],
-        "copy_wavefronts": record["copy_shared_wavefronts"],
-        "copy_conflicts": (record["copy_shared_wavefronts"]
-                           - record["copy_shared_ideal_wavefronts"]),
-    })
+    return Counter(
+        {
+            "mma": record["mma"],
+            "ldmatrix": record["ldmatrix_requests"],
+            "copies": record["copy_shared_requests"],
+            "shuffles": record["shuffles"],
+            "barriers": record["barriers"],
+            "global_load_requests": record["global_load_requests"] + record["copy_global_requests"],
+            "global_store_requests": record["global_store_requests"],
+            "global_load_sectors": record["global_load_sectors"],
+            "global_store_sectors": record["global_store_sectors"],
+            "copy_sectors": record["copy_global_sectors"],
+            "l1_load_sectors": record["global_load_sectors"] + record["copy_lookups"],
+            "shared_load_requests": record["shared_load_requests"],
+            "shared_store_requests": record["shared_store_requests"],
+            "shared_load_wavefronts": loads + record["ldmatrix_wavefronts"],
+            "ldmatrix_wavefronts": record["ldmatrix_wavefronts"],
+            "shared_store_wavefronts": stores,
+            "shared_conflicts": sum(
+                record[f"{kind}_wavefronts"] - record[f"{kind}_ideal_wavefronts"]
+                for kind in ("shared_load", "shared_store", "ldmatrix")
+            ),
+            "wgmma": 4 * record["wgmma"],  # by warps
+            "tensor_loads": record["tensor_load_requests"],
+            "tensor_stores": record["tensor_store_requests"],
+            "tensor_load_sectors": record["box_sectors"],
+            "tensor_store_sectors": record["tensor_store_sectors"],
+            "wgmma_wavefronts": record["wgmma_read_wavefronts"],
+            "wgmma_conflicts": (record["wgmma_read_wavefronts"] - record["wgmma_read_ideal_wavefronts"]),
+            "copy_requests": record["copy_global_requests"],
+            "copy_wavefronts": record["copy_shared_wavefronts"],
+            "copy_conflicts": (record["copy_shared_wavefronts"] - record["copy_shared_ideal_wavefronts"]),
+        }
+    )
 
 
 @cache
@@ -124,8 +142,10 @@ def bounds(lab: Counter, ncu: dict[str, int]) -> dict[str, tuple[float, float]]:
     """The least and the most of each count that need not be equal."""
     found = {}
     for kind in ("global_load", "global_store", "shared_load", "shared_store"):
-        others = {"requests": lab["copy_requests"] if kind == "global_load" else 0,
-                  "wavefronts": lab["ldmatrix_wavefronts"] if kind == "shared_load" else 0}
+        others = {
+            "requests": lab["copy_requests"] if kind == "global_load" else 0,
+            "wavefronts": lab["ldmatrix_wavefronts"] if kind == "shared_load" else 0,
+        }
         for what, apart in others.items():
             plain = lab[f"{kind}_{what}"] - apart
             found[f"{kind}_{what}"] = apart + plain / 4, apart + 2 * plain
@@ -135,8 +155,9 @@ def bounds(lab: Counter, ncu: dict[str, int]) -> dict[str, tuple[float, float]]:
         found[f"{kind}_sectors"] = sectors - executed * 3 / 4, sectors + executed * 3 / 4
     more = abs(ncu.get("shared_load_requests", 0) - lab["shared_load_requests"])
     found["shared_conflicts"] = lab["shared_conflicts"] - more, lab["shared_conflicts"] + more
-    found["l1_load_sectors"] = tuple(lab["l1_load_sectors"] - lab["global_load_sectors"] + end
-                                     for end in found["global_load_sectors"])
+    found["l1_load_sectors"] = tuple(
+        lab["l1_load_sectors"] - lab["global_load_sectors"] + end for end in found["global_load_sectors"]
+    )
     room = 2 * ncu.get("empty_copies", 0)
     found["copy_sectors"] = lab["copy_sectors"] - room, lab["copy_sectors"] + room
     room = ncu.get("shared_wavefronts", 0) / 100 + 100
@@ -155,9 +176,14 @@ def compare(counted: dict[str, dict]) -> list[dict]:
     lab = expected_counts(step, any_record["options"])[kernel].copy()
     ncu = {count: record["ncu"] for count, record in counted.items()}
     # Whatever nvcc made of loads and stores is compared above, and is in these sums as it is.
-    lab["shared_wavefronts"] = (ncu.get("shared_load_wavefronts", 0) + lab["copy_wavefronts"]
-                                + ncu.get("shared_store_wavefronts", 0) + lab["wgmma_wavefronts"]
-                                + lab["shuffles"] + passing(counted, lab["copy_requests"]))
+    lab["shared_wavefronts"] = (
+        ncu.get("shared_load_wavefronts", 0)
+        + lab["copy_wavefronts"]
+        + ncu.get("shared_store_wavefronts", 0)
+        + lab["wgmma_wavefronts"]
+        + lab["shuffles"]
+        + passing(counted, lab["copy_requests"])
+    )
     lab["measured_conflicts"] = ncu.get("shared_conflicts", 0) + lab["copy_conflicts"]
     allowed = bounds(lab, ncu) | {count: (ncu.get(count, 0),) * 2 for count in GPU_ALONE}
     table = []
@@ -167,10 +193,20 @@ def compare(counted: dict[str, dict]) -> list[dict]:
         was_equal = record.get("least") == record.get("most") == record.get("lab", -1)
         if is_equal or was_equal:
             least = most = lab[count]
-        table.append({"step": step, "options": record["options"], "kernel": kernel, "count": count,
-                      "ncu": record["ncu"], "lab": lab[count], "least": floor(least),
-                      "most": ceil(most), "agrees": least <= record["ncu"] <= most,
-                      "commit": record["commit"]})
+        table.append(
+            {
+                "step": step,
+                "options": record["options"],
+                "kernel": kernel,
+                "count": count,
+                "ncu": record["ncu"],
+                "lab": lab[count],
+                "least": floor(least),
+                "most": ceil(most),
+                "agrees": least <= record["ncu"] <= most,
+                "commit": record["commit"],
+            }
+        )
     return table
 
 
@@ -193,8 +229,10 @@ def print_table(table: list[dict]) -> None:
             print(f"  {'count':<24}{'lab':>10}{'least':>10}{'most':>10}{'ncu':>10}")
         if record["ncu"] == record["lab"] == 0:
             continue
-        print(f"  {record['count']:<24}{record['lab']:>10}{record['least']:>10}"
-              f"{record['most']:>10}{record['ncu']:>10}{'' if record['agrees'] else '  WRONG'}")
+        print(
+            f"  {record['count']:<24}{record['lab']:>10}{record['least']:>10}"
+            f"{record['most']:>10}{record['ncu']:>10}{'' if record['agrees'] else '  WRONG'}"
+        )
 
 
 def main() -> int:

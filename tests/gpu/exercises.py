@@ -35,8 +35,12 @@ def main() -> int:
         classroom.write_if_changed(classroom.MADE / f"{name}.start.cu", classroom.sources(exercise)[1])
         rows += [(name, "untouched", f"made/{name}.start"), (name, "solution", classroom.solution_of(exercise))]
     folder = (classroom.BUILD / "exercises").relative_to(classroom.ROOT)
-    subprocess.run(["make", "-s", "-j16", "-k", f"BACKEND={classroom.BACKEND}", *{f"{folder}/{row[2]}" for row in rows}],
-                   cwd=classroom.ROOT, check=False, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        ["make", "-s", "-j16", "-k", f"BACKEND={classroom.BACKEND}", *{f"{folder}/{row[2]}" for row in rows}],
+        cwd=classroom.ROOT,
+        check=False,
+        stderr=subprocess.DEVNULL,
+    )
     classroom.prepare_judge()
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         full = list(pool.map(graded, rows))

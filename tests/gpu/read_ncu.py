@@ -16,13 +16,19 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-OPCODES = {"HMMA": "mma", "HGMMA": "wgmma", "QGMMA": "wgmma", "LDSM": "ldmatrix",
-           "LDGSTS": "copies", "SHFL": "shuffles", "BAR": "barriers"}
+OPCODES = {
+    "HMMA": "mma",
+    "HGMMA": "wgmma",
+    "QGMMA": "wgmma",
+    "LDSM": "ldmatrix",
+    "LDGSTS": "copies",
+    "SHFL": "shuffles",
+    "BAR": "barriers",
+}
 SECTORS = {"LDG": "global_load_sectors", "STG": "global_store_sectors", "LDGSTS": "copy_sectors"}
 # Executed, whether or not a lane was active.
 MEMORY = {"LDG": "global_loads", "STG": "global_stores"}
-WAVEFRONTS = {"LDS": "shared_load_wavefronts", "LDSM": "shared_load_wavefronts",
-              "STS": "shared_store_wavefronts"}
+WAVEFRONTS = {"LDS": "shared_load_wavefronts", "LDSM": "shared_load_wavefronts", "STS": "shared_store_wavefronts"}
 METRICS = {
     "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
     "global_store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
@@ -61,13 +67,24 @@ def read_source(path: Path) -> dict[str, list[dict]]:
 
 def count_source(rows: list[dict]) -> Counter:
     """Counts of one kernel by opcode; instructions always predicated off count separately."""
-    counts = Counter(dict.fromkeys([*OPCODES.values(), *SECTORS.values(), *MEMORY.values(),
-                                    *WAVEFRONTS.values(), "shared_conflicts",
-                                    "thread_index_reads", "empty_shared_loads",
-                                    "empty_copies"], 0))
+    counts = Counter(
+        dict.fromkeys(
+            [
+                *OPCODES.values(),
+                *SECTORS.values(),
+                *MEMORY.values(),
+                *WAVEFRONTS.values(),
+                "shared_conflicts",
+                "thread_index_reads",
+                "empty_shared_loads",
+                "empty_copies",
+            ],
+            0,
+        )
+    )
     for row in rows:
         words = row["Source"].split()
-        opcode, *operands = words[words[0].startswith("@"):]
+        opcode, *operands = words[words[0].startswith("@") :]
         opcode = opcode.split(".")[0]
         executed = int(row["Instructions Executed"])
         if words[0] == "@!PT":
@@ -99,9 +116,11 @@ def read_raw(path: Path) -> Iterator[tuple[str, int, dict[str, int]]]:
     for row in rows:
         values = dict(zip(header, row))
         threads = math.prod(map(int, re.findall(r"\d+", values["Block Size"])))
-        yield (kernel_of(values["Kernel Name"]), threads // 32,
-               {count: round(float(values[metric].replace(",", "")))
-                for count, metric in METRICS.items()})
+        yield (
+            kernel_of(values["Kernel Name"]),
+            threads // 32,
+            {count: round(float(values[metric].replace(",", ""))) for count, metric in METRICS.items()},
+        )
 
 
 def main() -> None:
@@ -115,8 +134,11 @@ def main() -> None:
         counts = count_source(kernels[kernel])
         counts["block_barriers"] = counts["barriers"] // warps
         for count, value in {**counts, **counters}.items():
-            print(json.dumps({"step": step, "options": options, "kernel": kernel, "count": count,
-                              "ncu": value, "commit": commit}))
+            print(
+                json.dumps(
+                    {"step": step, "options": options, "kernel": kernel, "count": count, "ncu": value, "commit": commit}
+                )
+            )
 
 
 if __name__ == "__main__":

@@ -4,8 +4,7 @@ import re
 from collections.abc import Container
 
 CALLED_HEAD_DIMS = (64, 128)  # those of most problems of step_under_test.c
-TABLE = re.compile(r"(static constexpr (?:KernelConfig<[\w, ]*>|BackwardConfig) CONFIGS\[\] = \{)(.*?)(\};)",
-                   re.DOTALL)
+TABLE = re.compile(r"(static constexpr (?:KernelConfig<[\w, ]*>|BackwardConfig) CONFIGS\[\] = \{)(.*?)(\};)", re.DOTALL)
 MACRO = re.compile(r"#define CONFIGS_OF\(([\w, ]+)\)((?:[^\n]*\\\n)*[^\n]*)")
 ENTRY = re.compile(r"\w*CONFIG<(\w+)(?:, (\d+))?[^<>]*>")
 
@@ -20,11 +19,14 @@ def configs_of(text: str, head_dims: Container[int], element: str = "") -> str:
 
         def expanded(use: re.Match) -> str:
             values = dict(zip(names, use[1].split(", "), strict=True))
-            return re.sub(r"\w+", lambda word: values.get(word[0], word[0]),
-                          macro[2].replace("\\\n", " "))
+            return re.sub(r"\w+", lambda word: values.get(word[0], word[0]), macro[2].replace("\\\n", " "))
+
         table = re.sub(r"CONFIGS_OF\(([^()]*)\)", expanded, table)
-    return ", ".join(entry[0] for entry in ENTRY.finditer(table) if entry[1].startswith(element)
-                     and (entry[2] is None or int(entry[2]) in head_dims))
+    return ", ".join(
+        entry[0]
+        for entry in ENTRY.finditer(table)
+        if entry[1].startswith(element) and (entry[2] is None or int(entry[2]) in head_dims)
+    )
 
 
 def with_configs(text: str, configs: str) -> str:

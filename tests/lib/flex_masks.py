@@ -33,8 +33,9 @@ class FlexMask:
 
 def from_torch(block_mask: object) -> FlexMask:
     """The arrays of a torch.nn.attention.flex_attention.BlockMask of four dimensions."""
-    tensors = [getattr(block_mask, name) for name in (
-        "kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")]
+    tensors = [
+        getattr(block_mask, name) for name in ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
+    ]
     arrays = [None if tensor is None else tensor.cpu().numpy() for tensor in tensors]
     return FlexMask(tuple(block_mask.seq_lengths), tuple(block_mask.BLOCK_SIZE), *arrays)
 
@@ -59,15 +60,14 @@ def convert(flex: FlexMask, attends: MaskMod | np.ndarray) -> masks.BlockMask:
     known: dict[bytes, int] = {}
     for at in np.ndindex(shape):
         q = np.arange(at[2] * q_size, min((at[2] + 1) * q_size, q_len))[:, None]
-        slots = [(block, masks.FULL, -1)
-                 for block in _listed(flex.full_kv_num_blocks, flex.full_kv_indices, at)]
+        slots = [(block, masks.FULL, -1) for block in _listed(flex.full_kv_num_blocks, flex.full_kv_indices, at)]
         for block in np.sort(_listed(flex.kv_num_blocks, flex.kv_indices, at)):
             k = np.arange(block * kv_size, min((block + 1) * kv_size, kv_len))[None, :]
             part = np.broadcast_to(attends(at[0], at[1], q, k), (q.size, k.size))
             kind, index = _kind(part, k <= q + kv_len - q_len), -1
             if kind == masks.PARTIAL:
                 tile = np.zeros(flex.BLOCK_SIZE, bool)
-                tile[:q.size, :k.size] = part
+                tile[: q.size, : k.size] = part
                 index = known.setdefault(tile.tobytes(), len(tiles))
                 if index == len(tiles):
                     tiles.append(tile)
@@ -87,11 +87,10 @@ def _kind(part: np.ndarray, causal: np.ndarray) -> int:
 
 def _listed(counts: np.ndarray | None, indices: np.ndarray | None, at: tuple) -> np.ndarray:
     """The blocks of one row; none if there is no list."""
-    return np.empty(0, int) if counts is None else indices[at][:counts[at]]
+    return np.empty(0, int) if counts is None else indices[at][: counts[at]]
 
 
-def as_torch_makes_it(dense: np.ndarray, block: tuple[int, int],
-                      separate_full: bool = True) -> FlexMask:
+def as_torch_makes_it(dense: np.ndarray, block: tuple[int, int], separate_full: bool = True) -> FlexMask:
     """The result of create_block_mask() for a mask_mod that gives `dense`, bool [B, H, Nq, Nkv]."""
     q_len, kv_len = dense.shape[2:]
     padding = [(0, -q_len % block[0]), (0, -kv_len % block[1])]

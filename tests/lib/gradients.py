@@ -64,11 +64,14 @@ def solve(step: Program, directory: Path, *options: object, **more) -> tuple[lis
 
 def distances(found: list[np.ndarray], expected: list[np.ndarray]) -> list[float]:
     """Of each gradient, relative to its length."""
-    return [float(np.linalg.norm(x.astype(np.float64) - y) / max(np.linalg.norm(y), 1e-30))
-            for x, y in zip(found, expected, strict=True)]
+    return [
+        float(np.linalg.norm(x.astype(np.float64) - y) / max(np.linalg.norm(y), 1e-30))
+        for x, y in zip(found, expected, strict=True)
+    ]
 
 
 # --- When gradients are right -----------------------------------------------------------------------
+
 
 @dataclass
 class Answer:
@@ -83,8 +86,15 @@ def _norms(x: np.ndarray) -> np.ndarray:
     return np.sqrt(np.sum(x * x, axis=-1))
 
 
-def _answer(dtype: str, factor: float, x: np.ndarray, y: np.ndarray, fp32: np.ndarray, probs: np.ndarray,
-            summed: Callable[[np.ndarray], np.ndarray]) -> Answer:
+def _answer(
+    dtype: str,
+    factor: float,
+    x: np.ndarray,
+    y: np.ndarray,
+    fp32: np.ndarray,
+    probs: np.ndarray,
+    summed: Callable[[np.ndarray], np.ndarray],
+) -> Answer:
     """The gradient factor * x y; `fp32` is of the shape of x, and its product with the lengths of y
     is the size of what fp32 rounds. x has `probs` as a factor. `summed` adds up the query heads of each group."""
     unit, y_norms = UNIT[dtype], _norms(y)
@@ -103,8 +113,17 @@ def _answer(dtype: str, factor: float, x: np.ndarray, y: np.ndarray, fp32: np.nd
     return Answer(value, allowed, rule + 2.0**-21 * size)
 
 
-def answers(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray, d_o: np.ndarray, o: np.ndarray,
-            lse: np.ndarray, attended: np.ndarray | None = None, names: Sequence[str] = NAMES) -> list[Answer]:
+def answers(
+    p: Problem,
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    d_o: np.ndarray,
+    o: np.ndarray,
+    lse: np.ndarray,
+    attended: np.ndarray | None = None,
+    names: Sequence[str] = NAMES,
+) -> list[Answer]:
     """dQ, dK and dV, or those of them that are named, from all that a backward step gets, with the tolerances of
     docs/correctness.md. `attended` is the mask, where there are only some of the queries and keys of the problem."""
     attended = preset(p) if attended is None else attended
@@ -123,9 +142,12 @@ def answers(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray, d_o: np.nda
 
     def summed(x: np.ndarray) -> np.ndarray:
         return x.reshape(p.batch, p.kv_heads, group, *x.shape[2:]).sum(2)
-    of = {"dq": (scale, ds, keys, of_ds, probs, lambda x: x),
-          "dk": (scale, transposed(ds), q, transposed(of_ds), transposed(probs), summed),
-          "dv": (1.0, transposed(probs), d_o, transposed(of_probs), transposed(probs), summed)}
+
+    of = {
+        "dq": (scale, ds, keys, of_ds, probs, lambda x: x),
+        "dk": (scale, transposed(ds), q, transposed(of_ds), transposed(probs), summed),
+        "dv": (1.0, transposed(probs), d_o, transposed(of_probs), transposed(probs), summed),
+    }
     return [_answer(p.dtype, *of[name]) for name in names]
 
 
@@ -138,6 +160,8 @@ def mistakes(expected: list[Answer], found: list[np.ndarray]) -> list[str]:
             continue
         right = _norms(x.astype(np.float64) - answer.value) <= answer.tolerance
         if not right.all():
-            texts.append(f"{name}: {np.count_nonzero(~right)} of {right.size} rows are wrong, the first "
-                         f"is {tuple(map(int, np.argwhere(~right)[0]))}")
+            texts.append(
+                f"{name}: {np.count_nonzero(~right)} of {right.size} rows are wrong, the first "
+                f"is {tuple(map(int, np.argwhere(~right)[0]))}"
+            )
     return texts

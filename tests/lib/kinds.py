@@ -18,11 +18,18 @@ SPAN_STEPS = [name for name, facts in FACTS.items() if "spans" in facts["masks"]
 # Their thread blocks take tiles of queries from a counter in the workspace.
 PERSISTENT_STEPS = [name for name, facts in FACTS.items() if facts["workspace_zero"]]
 # They use mma.sync, and take no block masks but D = 64, as most tests' problems have.
-MMA_STEPS = [name for name, facts in FACTS.items() if name not in MASK_STEPS
-             and facts["needs_compute_capability"] == 75 and 64 in facts["head_dims"]]
+MMA_STEPS = [
+    name
+    for name, facts in FACTS.items()
+    if name not in MASK_STEPS and facts["needs_compute_capability"] == 75 and 64 in facts["head_dims"]
+]
 # The first on CUDA cores, on tensor cores, on Hopper, in e4m3, with either form of masks. They stand for all steps where
 # host code or the lab is tested, which is the same in all.
-EACH_KIND = sorted({(facts["needs_compute_capability"], facts["fp8"], *facts["masks"]): name
-                    for name, facts in reversed(FACTS.items())}.values())
+EACH_KIND = sorted(
+    {
+        (facts["needs_compute_capability"], facts["fp8"], *facts["masks"]): name
+        for name, facts in reversed(FACTS.items())
+    }.values()
+)
 # It keeps S and P in device memory.
 NAIVE = next(name for name, facts in FACTS.items() if facts["intermediate_bytes_per_entry"] > 0)

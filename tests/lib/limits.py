@@ -27,8 +27,7 @@ def most_ways(limits: dict, head_dim: int) -> dict[str, int]:
     """The most ways of a bank conflict, by kind of access to shared memory. 1 is no conflict: a
     request with a conflict of n ways takes n wavefronts."""
     two_ways = limits.get("two_ways", ()) if head_dim % 64 == 32 else ()
-    return {kind: 1 + (kind in two_ways)
-            for kind in ("shared_load", "shared_store", "ldmatrix", "copy_shared")}
+    return {kind: 1 + (kind in two_ways) for kind in ("shared_load", "shared_store", "ldmatrix", "copy_shared")}
 
 
 def most_sectors(limits: dict, head_dim: int) -> dict[str, int]:
@@ -46,8 +45,9 @@ def least_overlap(limits: dict, record: dict) -> float:
         rows, block_m = record["seqlen"], record["block_m"]
         if record["mask"] != "full" or rows % block_m != 0:
             return 0
-        return (overlap["queries"] * (1 - block_m / rows)
-                + overlap.get("keys", 0) * (1 - overlap.get("key_tile", 0) / keys))
+        return overlap["queries"] * (1 - block_m / rows) + overlap.get("keys", 0) * (
+            1 - overlap.get("key_tile", 0) / keys
+        )
     if record["mask"] != "full":
         return overlap.get("masked", 0)
     return overlap["full"] + overlap["idle_tiles"] * (-50 * block_n // keys)
@@ -56,11 +56,15 @@ def least_overlap(limits: dict, record: dict) -> float:
 def exceeded(record: dict) -> list[str]:
     """The limits that are exceeded, in words."""
     limits, head_dim = inherited(record["step"], "limits"), record["head_dim"]
-    found = [f"{kind}: {value} {what}, at most {most}"
-             for table, field, what in ((most_ways, "most_ways", "ways of a bank conflict"),
-                                        (most_sectors, "most_sectors", "sectors in a request"))
-             for kind, most in table(limits, head_dim).items()
-             if (value := record[f"lab_{kind}_{field}"]) > most]
+    found = [
+        f"{kind}: {value} {what}, at most {most}"
+        for table, field, what in (
+            (most_ways, "most_ways", "ways of a bank conflict"),
+            (most_sectors, "most_sectors", "sectors in a request"),
+        )
+        for kind, most in table(limits, head_dim).items()
+        if (value := record[f"lab_{kind}_{field}"]) > most
+    ]
     mma, under = record["lab_mma"], record["lab_mma_under_copy"]
     usual = record["mask"] == "full" and record["input"] == "normal" and record["scale"] < 1.01 * head_dim**-0.5
     if mma > 0 and usual and record["lab_wgmma"] > 0:

@@ -14,16 +14,16 @@ from tests.lib.problem import Problem
 MASKED, CAUSAL, FULL, PARTIAL = range(4)
 
 # The value of unused fields in disordered masks: an index far out of range.
-POISON = np.int32(-2**31 + 7)
+POISON = np.int32(-(2**31) + 7)
 
 # Streams of random numbers, in addition to those of the inputs.
 BLOCK_DRAW, ENTRY_DRAW, RUN_DRAW = 100, 101, 102
 
-FILES = ("kv_num_blocks", "kv_indices", "block_mask_types", "partial_block_mask_indices",
-         "partial_block_masks")
+FILES = ("kv_num_blocks", "kv_indices", "block_mask_types", "partial_block_mask_indices", "partial_block_masks")
 
 
 # --- Presets --------------------------------------------------------------------------------------
+
 
 def document_ends(argument: str, keys: int) -> np.ndarray:
     """The key at which each document ends. Of N equal ones, the first may be a key longer."""
@@ -49,7 +49,7 @@ def _drawn_blocks(p: Problem, density: float) -> np.ndarray:
     q_blocks, kv_blocks = -(-p.seqlen // q_block), -(-p.seqlen_kv // kv_block)
     index = np.arange(q_blocks * kv_blocks)
     blocks = (random_uniform(p.seed, BLOCK_DRAW, index) < density).reshape(q_blocks, kv_blocks)
-    return blocks.repeat(q_block, 0).repeat(kv_block, 1)[:p.seqlen, :p.seqlen_kv]
+    return blocks.repeat(q_block, 0).repeat(kv_block, 1)[: p.seqlen, : p.seqlen_kv]
 
 
 def _drawn_entries(p: Problem, density: float) -> np.ndarray:
@@ -90,6 +90,7 @@ def preset(p: Problem) -> np.ndarray:
 
 # --- Block masks ----------------------------------------------------------------------------------
 
+
 @dataclass
 class BlockMask:
     """The five tensors. The first two dimensions of the first four may be 1 and stand for all."""
@@ -115,8 +116,9 @@ class BlockMask:
 
     def same_as(self, other: "BlockMask") -> bool:
         """Equal to the last byte, unused slots included."""
-        return all(a.dtype == b.dtype and np.array_equal(a, b)
-                   for a, b in zip(self.tensors(), other.tensors(), strict=True))
+        return all(
+            a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(self.tensors(), other.tensors(), strict=True)
+        )
 
 
 def read(directory: Path) -> BlockMask:
@@ -131,13 +133,12 @@ def _padded(tile: np.ndarray, block: tuple[int, int]) -> np.ndarray:
     return np.pad(tile, [(0, block[i] - tile.shape[i]) for i in range(2)])
 
 
-def from_slots(rows: list, shape: tuple[int, int, int], tiles: list[np.ndarray],
-               block: tuple[int, int]) -> BlockMask:
+def from_slots(rows: list, shape: tuple[int, int, int], tiles: list[np.ndarray], block: tuple[int, int]) -> BlockMask:
     """From lists of (block, type, tile), one for each [b, h, q_block]; -1 where unused."""
     most = max(1, *(len(row) for row in rows))
     slots = np.full((len(rows), most, 3), -1, np.int32)
     for row, listed in zip(slots, rows, strict=True):
-        row[:len(listed)] = np.array(listed, np.int32).reshape(-1, 3)
+        row[: len(listed)] = np.array(listed, np.int32).reshape(-1, 3)
     counts = np.array([len(row) for row in rows], np.int32).reshape(shape)
     tensors = [slots[:, :, i].reshape(*shape, most).copy() for i in range(3)]
     stack = np.array(tiles, bool).reshape(-1, *block)
@@ -155,7 +156,7 @@ def from_dense(dense: np.ndarray, block: tuple[int, int]) -> BlockMask:
         for q in range(0, q_len, block[0]):
             rows.append([])
             for k in range(0, kv_len, block[1]):
-                at = np.s_[q:q + block[0], k:k + block[1]]
+                at = np.s_[q : q + block[0], k : k + block[1]]
                 if not mask[at].any():
                     continue
                 kind, index = PARTIAL, -1
@@ -177,8 +178,7 @@ def to_dense(m: BlockMask, q_len: int, kv_len: int) -> np.ndarray:
     batches, heads = np.broadcast_shapes(*(t.shape[:2] for t in m.tensors()[:4]))
     q_blocks, slots = m.indices.shape[2:]
     counts = np.broadcast_to(m.counts, (batches, heads, q_blocks))
-    indices, types, tile_indices = (np.broadcast_to(t, (batches, heads, q_blocks, slots))
-                                    for t in m.tensors()[1:4])
+    indices, types, tile_indices = (np.broadcast_to(t, (batches, heads, q_blocks, slots)) for t in m.tensors()[1:4])
     q_block, kv_block = m.block_size()
     causal = _causal_rule(q_len, kv_len)
     dense = np.zeros((batches, heads, q_len, kv_len), bool)
@@ -188,17 +188,16 @@ def to_dense(m: BlockMask, q_len: int, kv_len: int) -> np.ndarray:
             if types[at] == MASKED:
                 continue
             k = indices[at] * kv_block
-            here = np.s_[q * q_block:(q + 1) * q_block, k:k + kv_block]
+            here = np.s_[q * q_block : (q + 1) * q_block, k : k + kv_block]
             part = dense[b, h][here]
             if types[at] == PARTIAL:
-                part[...] = m.tiles[tile_indices[at]][:part.shape[0], :part.shape[1]]
+                part[...] = m.tiles[tile_indices[at]][: part.shape[0], : part.shape[1]]
             else:
                 part[...] = causal[here] if types[at] == CAUSAL else True
     return dense
 
 
-def random_blocks(rng: np.random.Generator, shape: tuple[int, int, int, int],
-                  block: tuple[int, int]) -> np.ndarray:
+def random_blocks(rng: np.random.Generator, shape: tuple[int, int, int, int], block: tuple[int, int]) -> np.ndarray:
     """A dense mask with blocks of every kind, drawn one by one; some rows of blocks are empty."""
     batches, heads, q_len, kv_len = shape
     dense = np.zeros(shape, bool)
@@ -207,15 +206,20 @@ def random_blocks(rng: np.random.Generator, shape: tuple[int, int, int, int],
         for q in range(0, q_len, block[0]):
             empty = rng.random() < 0.2
             for k in range(0, kv_len, block[1]):
-                at = np.s_[q:q + block[0], k:k + block[1]]
+                at = np.s_[q : q + block[0], k : k + block[1]]
                 part = dense[b, h][at]
-                part[...] = [np.zeros_like(part), np.ones_like(part), causal[at],
-                             rng.random(part.shape) < 0.5,
-                             rng.random(part.shape) < 0.01][0 if empty else rng.integers(5)]
+                part[...] = [
+                    np.zeros_like(part),
+                    np.ones_like(part),
+                    causal[at],
+                    rng.random(part.shape) < 0.5,
+                    rng.random(part.shape) < 0.01,
+                ][0 if empty else rng.integers(5)]
     return dense
 
 
 # --- The same mask in unusual forms ---------------------------------------------------------------
+
 
 def disordered(m: BlockMask, rng: np.random.Generator) -> BlockMask:
     """Shuffled slots with MASKED slots between them, unused slots, poison in unused fields.
@@ -245,11 +249,13 @@ def disordered(m: BlockMask, rng: np.random.Generator) -> BlockMask:
 
 def with_fewest_copies(m: BlockMask) -> BlockMask:
     """Each tensor loses the dimensions along which it repeats: their sizes become 1."""
+
     def shrunk(tensor: np.ndarray) -> np.ndarray:
         for axis in (0, 1):
             first = tensor.take([0], axis)
             tensor = first if (tensor == first).all() else tensor
         return tensor
+
     return BlockMask(*(shrunk(tensor) for tensor in m.tensors()[:4]), m.tiles)
 
 
@@ -263,8 +269,11 @@ def with_bits_past_the_end(m: BlockMask, q_len: int, kv_len: int) -> BlockMask:
     last_q, last_k = m.counts.shape[2] - 1, -(-kv_len // kv_block) - 1
     tiles = m.tiles.copy()
     for tile in range(len(tiles)):
-        users = [at for at in np.argwhere(m.tile_indices == tile)
-                 if at[3] < m.counts[tuple(at[:3])] and m.types[tuple(at)] == PARTIAL]
+        users = [
+            at
+            for at in np.argwhere(m.tile_indices == tile)
+            if at[3] < m.counts[tuple(at[:3])] and m.types[tuple(at)] == PARTIAL
+        ]
         if users and all(at[2] == last_q for at in users):
             tiles[tile, rows:] = True
         if users and all(m.indices[tuple(at)] == last_k for at in users):

@@ -13,18 +13,28 @@ SHOWN_STEPS = having("real_input")  # one that computes on CUDA cores, one on te
 OWN = f"steps/{source_of(SHOWN_STEPS[0]).path.name}"
 SOFTMAX = "common/device/fragments.cuh"
 
-PATCHES = dict(zip(SHOWN_STEPS, (
-    (
-        (OWN, "const float safe_max = row_max == -INFINITY ? 0.0f : row_max;",
-         "const float safe_max = 0.0f;"),
-        (OWN, "const float rescale = exp2f(m - safe_max);", "const float rescale = 1.0f;"),
-        (OWN, "  m = row_max;", "  m = safe_max;")),
-    (
-        (SOFTMAX, "const float safe_max = row_max == -INFINITY ? 0.0f : row_max;",
-         "const float safe_max = 0.0f;"),
-        (SOFTMAX, "const float rescale = exp2_approx(m[i][half] - safe_max);",
-         "const float rescale = 1.0f;"),
-        (SOFTMAX, "m[i][half] = row_max;", "m[i][half] = safe_max;"))), strict=True))
+PATCHES = dict(
+    zip(
+        SHOWN_STEPS,
+        (
+            (
+                (OWN, "const float safe_max = row_max == -INFINITY ? 0.0f : row_max;", "const float safe_max = 0.0f;"),
+                (OWN, "const float rescale = exp2f(m - safe_max);", "const float rescale = 1.0f;"),
+                (OWN, "  m = row_max;", "  m = safe_max;"),
+            ),
+            (
+                (
+                    SOFTMAX,
+                    "const float safe_max = row_max == -INFINITY ? 0.0f : row_max;",
+                    "const float safe_max = 0.0f;",
+                ),
+                (SOFTMAX, "const float rescale = exp2_approx(m[i][half] - safe_max);", "const float rescale = 1.0f;"),
+                (SOFTMAX, "m[i][half] = row_max;", "m[i][half] = safe_max;"),
+            ),
+        ),
+        strict=True,
+    )
+)
 
 
 def build(directory: Path, step: str, commit: str = "unknown") -> Program:

@@ -11,8 +11,7 @@ def pairs_of(row: dict) -> set:
 
 def all_pairs(parameters: dict[str, list]) -> set:
     """All pairs of values of different parameters."""
-    return {((a, x), (b, y)) for a, b in combinations(parameters, 2)
-            for x in parameters[a] for y in parameters[b]}
+    return {((a, x), (b, y)) for a, b in combinations(parameters, 2) for x in parameters[a] for y in parameters[b]}
 
 
 def _grow(parameters: dict[str, list], missing: set, start: tuple, rng: random.Random) -> dict:
@@ -22,10 +21,14 @@ def _grow(parameters: dict[str, list], missing: set, start: tuple, rng: random.R
     rng.shuffle(others)
     order = {name: i for i, name in enumerate(parameters)}
     for name in others:
+
         def gain(value, name=name) -> int:
             new = (name, value)
-            return sum((pair if order[pair[0][0]] < order[pair[1][0]] else pair[::-1]) in missing
-                       for pair in ((old, new) for old in row.items()))
+            return sum(
+                (pair if order[pair[0][0]] < order[pair[1][0]] else pair[::-1]) in missing
+                for pair in ((old, new) for old in row.items())
+            )
+
         values = rng.sample(parameters[name], len(parameters[name]))
         row[name] = max(values, key=gain)
     return {name: row[name] for name in parameters}

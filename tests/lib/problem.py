@@ -64,8 +64,19 @@ class Problem:
     def options(self) -> list[str]:
         """The command line of this problem."""
         words = []
-        for name in ("batch", "heads", "kv-heads", "seqlen", "seqlen-kv", "head-dim", "dtype",
-                     "mask", "layout", "input", "seed"):
+        for name in (
+            "batch",
+            "heads",
+            "kv-heads",
+            "seqlen",
+            "seqlen-kv",
+            "head-dim",
+            "dtype",
+            "mask",
+            "layout",
+            "input",
+            "seed",
+        ):
             words += [f"--{name}", str(getattr(self, name.replace("-", "_")))]
         return words + self._rarer_options()
 
@@ -74,8 +85,7 @@ class Problem:
         to these first."""
         if inputs:
             write_inputs(directory, *inputs)
-        words = ["--input", str(directory), "--dtype", self.dtype, "--mask", self.mask,
-                 "--layout", self.layout]
+        words = ["--input", str(directory), "--dtype", self.dtype, "--mask", self.mask, "--layout", self.layout]
         return words + self._rarer_options()
 
     def _rarer_options(self) -> list[str]:

@@ -38,8 +38,10 @@ class Result:
 
     def same_bits(self, other: "Result") -> bool:
         """Compares bits, not values: NaN equals NaN and 0 differs from -0."""
-        return all(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-                   for a, b in ((self.o, other.o), (self.lse, other.lse)))
+        return all(
+            a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+            for a, b in ((self.o, other.o), (self.lse, other.lse))
+        )
 
 
 def read_result(directory: Path) -> Result:
@@ -54,8 +56,7 @@ def read_records(path: Path) -> list[dict]:
 def run_on_terminal(command: list, env: dict | None = None) -> tuple[int, str]:
     """The exit code, and all that is written to stderr when it is a terminal."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(command, env={**os.environ, **(env or {})},
-                               stdout=subprocess.DEVNULL, stderr=theirs)
+    process = subprocess.Popen(command, env={**os.environ, **(env or {})}, stdout=subprocess.DEVNULL, stderr=theirs)
     os.close(theirs)
     received = b""
     try:
@@ -97,14 +98,22 @@ class Program:
     def takes(self, head_dim: int) -> bool:
         return self.facts["head_dims"] == "any" or head_dim in self.facts["head_dims"]
 
-    def run(self, *options: object, env: dict | None = None, timeout: float = 120,
-            **more) -> subprocess.CompletedProcess:
+    def run(
+        self, *options: object, env: dict | None = None, timeout: float = 120, **more
+    ) -> subprocess.CompletedProcess:
         """Runs the program with these options and waits; `more` goes to subprocess.run()."""
         arguments = [str(self.path), *map(str, options)]
         output = {} if "stdout" in more else {"stdout": subprocess.PIPE}
-        return subprocess.run(arguments, env={**QUIET, **os.environ, **(env or {})},
-                              timeout=timeout, stderr=subprocess.PIPE, text=True, check=False,
-                              **output, **more)
+        return subprocess.run(
+            arguments,
+            env={**QUIET, **os.environ, **(env or {})},
+            timeout=timeout,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            **output,
+            **more,
+        )
 
     def run_right(self, *options: object, **more) -> subprocess.CompletedProcess:
         """The same; it must write nothing to stderr and exit with 0. Never timed."""
@@ -116,21 +125,19 @@ class Program:
         """Solves one problem, checked in full by the program: its result and its JSON record."""
         json_path = directory / "record.json"
         directory.mkdir(parents=True)
-        self.run_right("--check", "all", "--output", directory, "--json", json_path, *options,
-                       **more)
+        self.run_right("--check", "all", "--output", directory, "--json", json_path, *options, **more)
         (record,) = read_records(json_path)
         return read_result(directory), record
 
-    def solve_all(self, directory: Path, lines: list[list[str]], check: str = "all",
-                  env: dict | None = None, timeout: float = 300) -> list[tuple[Result, dict]]:
+    def solve_all(
+        self, directory: Path, lines: list[list[str]], check: str = "all", env: dict | None = None, timeout: float = 300
+    ) -> list[tuple[Result, dict]]:
         """Solves problems in one process, one list of options each: results and JSON records."""
         directory.mkdir(parents=True)
         cases = directory / "cases.txt"
         with cases.open("w") as file:
             for i, line in enumerate(lines):
                 case = directory / str(i)
-                file.write(" ".join([*map(str, line), "--output", str(case),
-                                     "--json", f"{case}.json"]) + "\n")
+                file.write(" ".join([*map(str, line), "--output", str(case), "--json", f"{case}.json"]) + "\n")
         self.run_right("--check", check, "--cases", cases, env=env, timeout=timeout)
-        return [(read_result(directory / str(i)), read_records(directory / f"{i}.json")[0])
-                for i in range(len(lines))]
+        return [(read_result(directory / str(i)), read_records(directory / f"{i}.json")[0]) for i in range(len(lines))]

@@ -39,8 +39,7 @@ def e4m3_value(bits: np.ndarray) -> np.ndarray:
     """The numbers of bit patterns, by the definition of the format."""
     bits = np.asarray(bits).astype(np.int64)
     exponent, mantissa = bits >> 3 & 15, bits & 7
-    size = np.where(exponent == 0, np.ldexp(1.0 * mantissa, -9),
-                    np.ldexp(8.0 + mantissa, exponent - 10))
+    size = np.where(exponent == 0, np.ldexp(1.0 * mantissa, -9), np.ldexp(8.0 + mantissa, exponent - 10))
     return np.where(bits & 127 == 127, np.nan, np.where(bits & 128, -size, size))
 
 
@@ -105,8 +104,7 @@ def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.divide(a, b, out=np.zeros_like(a), where=b != 0)
 
 
-def attention(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray,
-              attended: np.ndarray | None = None) -> Answer:
+def attention(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray, attended: np.ndarray | None = None) -> Answer:
     """The exact result, and how much the roundings of a tensor-core kernel may change it.
 
     `attended` is a dense mask, bool, of any shape that broadcasts to [B, Hq, Nq, Nkv]; without it
@@ -153,21 +151,30 @@ def attention(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray,
                 rounded = _divide(round_to(p.dtype, factor * probs_32) / factor @ values, total_32)
                 base[b, h] = round_to(p.o_dtype(), rounded)
                 lse[b, h] = (row_max + np.log(total))[:, 0]
-                most[b, h] = (unit * _row_norms(_divide(probs @ np.abs(values), total))
-                              + UNIT[p.o_dtype()] * _row_norms(o[b, h]))
+                most[b, h] = unit * _row_norms(_divide(probs @ np.abs(values), total)) + UNIT[p.o_dtype()] * _row_norms(
+                    o[b, h]
+                )
                 sizes_of_v = _row_norms(finite[b, h // group])
                 likely[b, h] = unit * _row_norms(_divide(probs * sizes_of_v, total))
                 if p.dtype != "e4m3":
                     continue
-                sizes[b, h] = (p.scale_used() * _row_norms(q[b, h])
-                               * np.nan_to_num(_row_norms(keys)).max()
-                               + p.head_dim / 8 * np.abs(row_max[:, 0]))
+                sizes[b, h] = p.scale_used() * _row_norms(q[b, h]) * np.nan_to_num(
+                    _row_norms(keys)
+                ).max() + p.head_dim / 8 * np.abs(row_max[:, 0])
     norms = _row_norms(o)
     usable = (norms > 0) & np.isfinite(norms)  # neither empty rows nor NaN or Inf
     errors = np.minimum(_row_norms(base - o), likely + UNIT[p.o_dtype()] * norms)[usable] / norms[usable]
     least = 2.0**-6 if p.dtype == "e4m3" else UNIT[p.dtype]
-    return Answer(o, lse, max(least, errors.max(initial=0.0)), base, most, likely,
-                  sizes if p.dtype == "e4m3" else None, likely_along)
+    return Answer(
+        o,
+        lse,
+        max(least, errors.max(initial=0.0)),
+        base,
+        most,
+        likely,
+        sizes if p.dtype == "e4m3" else None,
+        likely_along,
+    )
 
 
 def _tolerances(answer: Answer, o: np.ndarray) -> np.ndarray:
@@ -178,8 +185,7 @@ def _tolerances(answer: Answer, o: np.ndarray) -> np.ndarray:
     errors = np.nan_to_num(o - answer.o, posinf=0, neginf=0)
     along = answer.likely_along(_divide(errors, _row_norms(errors)[..., None]))
     likely = np.maximum(answer.likely, along)
-    return np.maximum(np.minimum(np.maximum(usual, likely), 2 * answer.most),
-                      2 * _row_norms(answer.base - answer.o))
+    return np.maximum(np.minimum(np.maximum(usual, likely), 2 * answer.most), 2 * _row_norms(answer.base - answer.o))
 
 
 def mistakes(answer: Answer, o: np.ndarray, lse: np.ndarray) -> list[str]:
@@ -194,8 +200,9 @@ def mistakes(answer: Answer, o: np.ndarray, lse: np.ndarray) -> list[str]:
     in_e4m3 = answer.score_size is not None
     with np.errstate(invalid="ignore"):
         o_right = _row_norms(o - answer.o) <= _tolerances(answer, o)
-        lse_right = np.abs(lse - answer.lse) <= (1e-4 + 1e-5 * np.abs(answer.lse)
-                                                 + (2.0**-13 * answer.score_size if in_e4m3 else 0))
+        lse_right = np.abs(lse - answer.lse) <= (
+            1e-4 + 1e-5 * np.abs(answer.lse) + (2.0**-13 * answer.score_size if in_e4m3 else 0)
+        )
     o_right[empty] = (o[empty] == 0).all(axis=-1)
     lse_right[empty] = lse[empty] == -np.inf
     o_right[nan_rows] = np.isnan(o[nan_rows]).all(axis=-1)
@@ -205,9 +212,11 @@ def mistakes(answer: Answer, o: np.ndarray, lse: np.ndarray) -> list[str]:
     for name, right in (("O", o_right), ("LSE", lse_right)):
         if not right.all():
             b, h, q = np.argwhere(~right)[0]
-            found.append(f"{name}: {np.count_nonzero(~right)} of {right.size} rows are wrong, "
-                         f"{np.count_nonzero(~right & compared)} of them neither empty nor NaN; "
-                         f"the first is (b={b}, h={h}, q={q})")
+            found.append(
+                f"{name}: {np.count_nonzero(~right)} of {right.size} rows are wrong, "
+                f"{np.count_nonzero(~right & compared)} of them neither empty nor NaN; "
+                f"the first is (b={b}, h={h}, q={q})"
+            )
     return found + (_wrong_averages(answer, o) if in_e4m3 else [])
 
 
@@ -225,9 +234,9 @@ def _wrong_averages(answer: Answer, o: np.ndarray) -> list[str]:
         some, count = usable[at], np.count_nonzero(usable[at])
         if count < 16:
             continue
-        room = 4 * np.sqrt(np.sum(base[at][some]**2))
+        room = 4 * np.sqrt(np.sum(base[at][some] ** 2))
         if error[at][some].sum() > max(1.5 * base[at][some].sum() + room, count * 2.0**-7):
             found.append(f"O: the mean error of {name} is larger than rounding makes it")
-        if abs(gain[at][some].sum()) > count * 2.0**-7 + 4 * np.sqrt(np.sum(gain[at][some]**2)):
+        if abs(gain[at][some].sum()) > count * 2.0**-7 + 4 * np.sqrt(np.sum(gain[at][some] ** 2)):
             found.append(f"O: the rows of {name} have a wrong mean length: is a scale wrong?")
     return found

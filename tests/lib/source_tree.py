@@ -12,13 +12,13 @@ from tests.lib.programs import REPOSITORY, Program
 SETTINGS = ("BACKEND", "WERROR")
 
 GENERATED = shutil.ignore_patterns("__pycache__", ".pytest_cache", "results")
-NOT_NEEDED = shutil.ignore_patterns("unit", "plain", "counts", "under_test", "gpu", "explorers",
-                                    "events", "exercises", "judge*", "*.so", "step[0-9]*")
+NOT_NEEDED = shutil.ignore_patterns(
+    "unit", "plain", "counts", "under_test", "gpu", "explorers", "events", "exercises", "judge*", "*.so", "step[0-9]*"
+)
 # A setting of make: the program lacks the checking build of the step, which takes --report.
 PLAIN = "checked_object="
 # The checking build serves as the plain one, too.
-CHECKED = (PLAIN, "KERNEL_CHECKS=$(CHECKING)",
-           "LINK_FLAGS=-fopenmp -lpthread -lm -Xlinker --defsym=step_checked=step")
+CHECKED = (PLAIN, "KERNEL_CHECKS=$(CHECKING)", "LINK_FLAGS=-fopenmp -lpthread -lm -Xlinker --defsym=step_checked=step")
 
 # Of a program with several faults, the environment variable FAULT says which one it has.
 CHOICE = """#ifndef FAULT_CUH
@@ -45,11 +45,9 @@ class SourceTree:
             shutil.copytree(REPOSITORY / name, self.root / name, ignore=GENERATED)
         shutil.copy2(REPOSITORY / "Makefile", self.root)
         if built and (REPOSITORY / "build" / built).is_dir():
-            shutil.copytree(REPOSITORY / "build" / built, self.root / "build" / built,
-                            ignore=NOT_NEEDED)
+            shutil.copytree(REPOSITORY / "build" / built, self.root / "build" / built, ignore=NOT_NEEDED)
 
-    def compile_only(self, step: str, *head_dims: int, element: str = "__half",
-                     configs: str = "") -> None:
+    def compile_only(self, step: str, *head_dims: int, element: str = "__half", configs: str = "") -> None:
         """Restricts a step to the configurations of its kernel for these head dimensions and this
         element type, "" for both; or to these `configs`."""
         (file,) = (self.root / "steps").glob(f"{step}_*.cu")
@@ -85,5 +83,12 @@ class SourceTree:
     def make(self, *words: str, path: str | None = None) -> subprocess.CompletedProcess:
         env = {name: value for name, value in os.environ.items() if name not in SETTINGS}
         env["PATH"] = path or f"{self.bin}:{env['PATH']}"
-        return subprocess.run([shutil.which("make"), *words], cwd=self.root, env=env, text=True,
-                              capture_output=True, timeout=300, check=False)
+        return subprocess.run(
+            [shutil.which("make"), *words],
+            cwd=self.root,
+            env=env,
+            text=True,
+            capture_output=True,
+            timeout=300,
+            check=False,
+        )

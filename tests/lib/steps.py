@@ -47,10 +47,17 @@ def source_of(step: str) -> Source:
     def literal(name: str) -> str:
         found = re.search(rf'\n    \.{name} =\s*((?:"[^"]*"\s*)+)', text)
         return "".join(re.findall(r'"([^"]*)"', found[1])) if found else ""
-    return Source(path, literal("title"), literal("idea"), literal("after"),
-                  "\n    .block_masks =" in text,
-                  "backward" if "\n    .backward =" in text else "forward", "opens a chapter" in text,
-                  "\n    .nondeterministic = true" in text)
+
+    return Source(
+        path,
+        literal("title"),
+        literal("idea"),
+        literal("after"),
+        "\n    .block_masks =" in text,
+        "backward" if "\n    .backward =" in text else "forward",
+        "opens a chapter" in text,
+        "\n    .nondeterministic = true" in text,
+    )
 
 
 def chapters() -> list[list[str]]:

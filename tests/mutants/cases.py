@@ -14,15 +14,16 @@ import numpy as np
 MASKED, CAUSAL, FULL, PARTIAL = range(4)
 Tiles = Callable[[random.Random], list[list[bool]]]
 
-POISON = -2**30 + 7  # in fields that must not be used; twice this is an int32, too
+POISON = -(2**30) + 7  # in fields that must not be used; twice this is an int32, too
 
 
 def write_npy(path: Path, dtype: str, shape: tuple[int, ...], values: list) -> None:
     np.save(path, np.array(values, dtype).reshape(shape))
 
 
-def write_inputs(directory: Path, q_len: int, kv_len: int,
-                 changes: dict[tuple[str, int, int], float], head_dim: int = 64) -> Path:
+def write_inputs(
+    directory: Path, q_len: int, kv_len: int, changes: dict[tuple[str, int, int], float], head_dim: int = 64
+) -> Path:
     """2 heads. `changes` are for the first head: by tensor, row and column."""
     directory.mkdir(parents=True, exist_ok=True)
     rng = random.Random(1)
@@ -69,15 +70,26 @@ def sums_at_a_bound(directory: Path) -> list[str]:
     return [f"--input {at} --scale 0.000110514537716828", f"--input {above} --scale 4.835011025111225e-05"]
 
 
-def _write_mask(directory: Path, shapes: list[tuple[int, int]], rows: int, slots: int,
-                fields: list[list[int]], block: int, tiles: list[list[bool]]) -> Path:
+def _write_mask(
+    directory: Path,
+    shapes: list[tuple[int, int]],
+    rows: int,
+    slots: int,
+    fields: list[list[int]],
+    block: int,
+    tiles: list[list[bool]],
+) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     names = ("kv_num_blocks", "kv_indices", "block_mask_types", "partial_block_mask_indices")
     for name, shape, values in zip(names, shapes, fields, strict=True):
         whole = (*shape, rows) if name == names[0] else (*shape, rows, slots)
         write_npy(directory / f"{name}.npy", "<i4", whole, values)
-    write_npy(directory / "partial_block_masks.npy", "|b1", (len(tiles), block, block),
-              [bit for tile in tiles for bit in tile])
+    write_npy(
+        directory / "partial_block_masks.npy",
+        "|b1",
+        (len(tiles), block, block),
+        [bit for tile in tiles for bit in tile],
+    )
     return directory
 
 
@@ -90,20 +102,28 @@ def write_disordered_mask(directory: Path, tiles: Tiles) -> Path:
     for _ in range(2 * 2 * rows):
         blocks = rng.sample(range(most), most)
         kinds = [FULL, PARTIAL, CAUSAL, PARTIAL]
-        row = [(block, kind := rng.choice(kinds), rng.randrange(3) if kind == PARTIAL else POISON)
-               for block in blocks[:rng.randint(1, most)]]
+        row = [
+            (block, kind := rng.choice(kinds), rng.randrange(3) if kind == PARTIAL else POISON)
+            for block in blocks[: rng.randint(1, most)]
+        ]
         row.insert(rng.randrange(len(row) + 1), (POISON, MASKED, POISON))
         counts.append(len(row))
         row += [(POISON, POISON, POISON)] * (slots - len(row))
         for field, values in zip((indices, types, partials), zip(*row), strict=True):
             field.extend(values)
-    return _write_mask(directory, [(2, 2)] * 4, rows, slots, [counts, indices, types, partials],
-                       128, tiles(rng))
+    return _write_mask(directory, [(2, 2)] * 4, rows, slots, [counts, indices, types, partials], 128, tiles(rng))
 
 
 def mixed_tiles(rng: random.Random) -> list[list[bool]]:
-    tiles = [[(i // 128 % 5 != 0) and (i % 128 < 64 and tile != 1 or rng.random() < 0.3)
-              and not (tile == 2 and i % 128 >= 64) for i in range(128 * 128)] for tile in range(2)]
+    tiles = [
+        [
+            (i // 128 % 5 != 0)
+            and (i % 128 < 64 and tile != 1 or rng.random() < 0.3)
+            and not (tile == 2 and i % 128 >= 64)
+            for i in range(128 * 128)
+        ]
+        for tile in range(2)
+    ]
     return [*tiles, [i % 128 < 64 or i // 128 == 9 and i % 128 == 70 for i in range(128 * 128)]]
 
 
@@ -111,18 +131,20 @@ def edge_tiles(rng: random.Random) -> list[list[bool]]:
     """Each half is a tile of the kernel. First: all entries but one, one entry, both of the last
     row; second: some entries, none; third: all entries, one."""
     full_but_one, one = 127 * 128 + 5, 127 * 128 + 70
-    return [[i % 128 < 64 and i != full_but_one or i == one for i in range(128 * 128)],
-            [i % 128 < 64 and rng.random() < 0.3 for i in range(128 * 128)],
-            [i % 128 < 64 or i == 9 * 128 + 70 for i in range(128 * 128)]]
+    return [
+        [i % 128 < 64 and i != full_but_one or i == one for i in range(128 * 128)],
+        [i % 128 < 64 and rng.random() < 0.3 for i in range(128 * 128)],
+        [i % 128 < 64 or i == 9 * 128 + 70 for i in range(128 * 128)],
+    ]
 
 
 def write_mask_past_the_end(directory: Path, first: int = 0) -> Path:
     """200 queries in blocks of 128: all attend 64 keys from `first` on, 0 or 64; those past the
     last one attend all."""
-    tiles = [[i % 128 // 64 == first // 64 or tile == 1 and i // 128 >= 72
-              for i in range(128 * 128)] for tile in range(2)]
-    return _write_mask(directory, [(1, 1)] * 4, 2, 1, [[1, 1], [0, 0], [PARTIAL] * 2, [0, 1]], 128,
-                       tiles)
+    tiles = [
+        [i % 128 // 64 == first // 64 or tile == 1 and i // 128 >= 72 for i in range(128 * 128)] for tile in range(2)
+    ]
+    return _write_mask(directory, [(1, 1)] * 4, 2, 1, [[1, 1], [0, 0], [PARTIAL] * 2, [0, 1]], 128, tiles)
 
 
 def write_shared_mask(directory: Path) -> Path:
@@ -131,20 +153,22 @@ def write_shared_mask(directory: Path) -> Path:
     rows, slots = 2, 3
     counts = [3, 2]
     indices = [block for _ in range(2 * rows) for block in rng.sample(range(3), 3)]
-    types = [PARTIAL, FULL, PARTIAL, PARTIAL, PARTIAL, CAUSAL,
-             FULL, PARTIAL, PARTIAL, PARTIAL, PARTIAL, PARTIAL]
+    types = [PARTIAL, FULL, PARTIAL, PARTIAL, PARTIAL, CAUSAL, FULL, PARTIAL, PARTIAL, PARTIAL, PARTIAL, PARTIAL]
     partials = [rng.randrange(4) for _ in range(2 * 2 * rows * slots)]
     tiles = [[rng.random() < 0.4 for _ in range(64 * 64)] for _ in range(4)]
-    return _write_mask(directory, [(1, 1), (1, 2), (2, 1), (2, 2)], rows, slots,
-                       [counts, indices, types, partials], 64, tiles)
+    return _write_mask(
+        directory, [(1, 1), (1, 2), (2, 1), (2, 2)], rows, slots, [counts, indices, types, partials], 64, tiles
+    )
 
 
-def write_spans(path: Path, spans: list[list[tuple[int, int]]], shape: tuple[int, ...],
-                kv_len: int) -> Path:
+def write_spans(path: Path, spans: list[list[tuple[int, int]]], shape: tuple[int, ...], kv_len: int) -> Path:
     """A mask whose queries attend one span of keys each; `spans` are those of each head."""
-    write_npy(path, "|b1", (*shape, len(spans[0]), kv_len),
-              [first <= key < end for head in spans for first, end in head
-               for key in range(kv_len)])
+    write_npy(
+        path,
+        "|b1",
+        (*shape, len(spans[0]), kv_len),
+        [first <= key < end for head in spans for first, end in head for key in range(kv_len)],
+    )
     return path
 
 
@@ -158,8 +182,10 @@ def write_span_masks(directory: Path) -> tuple[Path, Path]:
     anywhere = [(first := rng.randrange(700), rng.randint(first + 1, 700)) for _ in range(130)]
     late = [(150, 200) if q % 2 else (0, 0) for q in range(200)]
     heads = [apart, first_alone, falling, anywhere]
-    return (write_spans(directory / "spans.npy", heads, (2, 2), 700),
-            write_spans(directory / "spans_late.npy", [late], (), 200))
+    return (
+        write_spans(directory / "spans.npy", heads, (2, 2), 700),
+        write_spans(directory / "spans_late.npy", [late], (), 200),
+    )
 
 
 SCALAR = [
@@ -232,10 +258,7 @@ PAIRS = [
     "-b 1 -H 1 -n 256 -k 255 -d 256 -m dilated:3 --scale 30",
 ]
 # More tiles of keys than stages, for rows and for a warpgroup without rows.
-RINGS = [
-    "-b 1 -H 1 -n 20 -k 1000 -d 64",
-    "-b 1 -H 2 -n 100 -k 900 -d 96",
-]
+RINGS = ["-b 1 -H 1 -n 20 -k 1000 -d 64", "-b 1 -H 2 -n 100 -k 900 -d 96"]
 WIDE = [
     "-b 1 -H 5 -n 140 -k 300 -d 256",
     "-b 1 -H 1 -n 64 -k 160 -d 256 -i spiky",
@@ -291,8 +314,7 @@ def takes(line: str, head_dims: Container[int]) -> bool:
     return found is None or int(found[1]) in head_dims
 
 
-def write_cases(facts: dict, head_dims: Sequence[int],
-                directory: Path) -> list[tuple[Path, dict[str, str]]]:
+def write_cases(facts: dict, head_dims: Sequence[int], directory: Path) -> list[tuple[Path, dict[str, str]]]:
     """Files for --cases, and the environment variables for each, for a step that is compiled for
     these head dimensions; `facts` are what it prints of itself. One for D = 256 alone gets the
     others' problems with this D."""
@@ -305,14 +327,13 @@ def write_cases(facts: dict, head_dims: Sequence[int],
     # NaN where the causal mask excludes it: the scalar steps read no masked key, the others none in
     # a tile that is masked for all their queries.
     length, key = (70, 37) if scalar else (256, 130)
-    inputs = [write_inputs(directory / f"{step}_nan", length, length,
-                           {("v", key, 3): float("nan")}, head_dim),
-              # The first query has one key, of score -inf.
-              write_inputs(directory / f"{step}_inf", 70, 70,
-                           {("k", 0, 0): float("inf"), ("q", 0, 0): -1.0}, head_dim)]
+    inputs = [
+        write_inputs(directory / f"{step}_nan", length, length, {("v", key, 3): float("nan")}, head_dim),
+        # The first query has one key, of score -inf.
+        write_inputs(directory / f"{step}_inf", 70, 70, {("k", 0, 0): float("inf"), ("q", 0, 0): -1.0}, head_dim),
+    ]
     if scalar:  # the first query attends all keys of the first tile but the last
-        inputs.append(write_inputs(directory / f"{step}_last_key", 40, 70,
-                                   {("v", 31, 3): float("nan")}))
+        inputs.append(write_inputs(directory / f"{step}_last_key", 40, 70, {("v", 31, 3): float("nan")}))
     masked = [f"--input {directory} -m causal" for directory in inputs]
     lines = [*(SCALAR if scalar else TENSOR_CORE), *masked]
     in_orders = []  # (the environment, lines)
@@ -321,33 +342,43 @@ def write_cases(facts: dict, head_dims: Sequence[int],
     if hopper:  # one key in the last tile of 112 or 128
         lines += [f"-b 1 -H 2 -n 70 -k {keys} -d 64" for keys in (225, 257)]
         # Queries 0 to 191 are a tile; the tile of keys from 256 on is NaN.
-        unseen = write_inputs(directory / f"{step}_unseen", 200, 264,
-                              {("v", 256, 3): float("nan")}, head_dim)
+        unseen = write_inputs(directory / f"{step}_unseen", 200, 264, {("v", 256, 3): float("nan")}, head_dim)
         lines += [f"--input {unseen} -m causal", *RINGS, *WIDE]
     if hopper:  # each warp waits for its own part of a wgmma
-        in_orders += [({"SIMT_ORDER": f"random:{seed}", "SIMT_WGMMA": "warp"},
-                       ["-b 1 -H 2 -n 200 -k 1000 -d 64"]) for seed in (1, 2)]
+        in_orders += [
+            ({"SIMT_ORDER": f"random:{seed}", "SIMT_WGMMA": "warp"}, ["-b 1 -H 2 -n 200 -k 1000 -d 64"])
+            for seed in (1, 2)
+        ]
     if persistent:  # no query attends a key of the first tile, by scores of -inf
-        late = write_inputs(directory / f"{step}_late", 70, 200,
-                            {("k", key, 0): float("inf") for key in range(128)} |
-                            {("q", row, 0): -1.0 for row in range(70)}, head_dim)
+        late = write_inputs(
+            directory / f"{step}_late",
+            70,
+            200,
+            {("k", key, 0): float("inf") for key in range(128)} | {("q", row, 0): -1.0 for row in range(70)},
+            head_dim,
+        )
         lines += [f"--input {late}", *PERSISTENT]
         # Copies arrive in any order: consumers without rows get ahead of the first.
-        in_orders += [({"SIMT_ORDER": f"random:{seed}"}, [RINGS[0], "-b 1 -H 9 -n 100 -k 900 -d 96"])
-                      for seed in (1, 2)]
+        in_orders += [
+            ({"SIMT_ORDER": f"random:{seed}"}, [RINGS[0], "-b 1 -H 9 -n 100 -k 900 -d 96"]) for seed in (1, 2)
+        ]
         # The first consumer gets a tile of queries ahead of the second where O takes places of V.
-        in_orders += [({"SIMT_ORDER": f"random:{seed}"}, ["-b 1 -H 9 -n 128 -k 60 -d 256 -m causal"])
-                      for seed in (1, 3)]
+        in_orders += [
+            ({"SIMT_ORDER": f"random:{seed}"}, ["-b 1 -H 9 -n 128 -k 60 -d 256 -m causal"]) for seed in (1, 3)
+        ]
     if facts["fp8"]:  # takes no infinity; keys from 384 on are a tile
         unseen = write_inputs(directory / f"{step}_unseen", 200, 392, {("v", 384, 3): float("nan")})
         of_others = [line.replace("-d 96", "-d 128") for line in (*TENSOR_CORE, *RINGS, *PERSISTENT)]
-        of_sinks = [f"--input {write_sink(directory / name, keys, k0)} --scale 0.02"
-                    for name, keys, k0 in (("sink", 1, 9.0), ("sinks", 128, 7.5))]
-        lines = [*of_others, *E4M3, masked[0], f"--input {unseen} -m causal", *of_sinks,
-                 *sums_at_a_bound(directory)]
+        of_sinks = [
+            f"--input {write_sink(directory / name, keys, k0)} --scale 0.02"
+            for name, keys, k0 in (("sink", 1, 9.0), ("sinks", 128, 7.5))
+        ]
+        lines = [*of_others, *E4M3, masked[0], f"--input {unseen} -m causal", *of_sinks, *sums_at_a_bound(directory)]
         # Consumers that need fewer tiles than others get ahead of them.
-        in_orders = [({"SIMT_ORDER": f"random:{seed}"},
-                      [*RINGS[:1], "-b 1 -H 9 -n 200 -k 1000 -d 64 -m causal"]) for seed in (1, 2)]
+        in_orders = [
+            ({"SIMT_ORDER": f"random:{seed}"}, [*RINGS[:1], "-b 1 -H 9 -n 200 -k 1000 -d 64 -m causal"])
+            for seed in (1, 2)
+        ]
     if facts["intermediate_bytes_per_entry"] > 0:  # the second pass does not begin with head 0
         in_orders.append(({"SIMT_MEMORY": "250K"}, ["-b 2 -H 3 -n 100 -d 32 -m causal"]))
     if {"blocks", "spans"} & set(facts["masks"]):
@@ -375,7 +406,9 @@ def write_backward_cases(facts: dict, directory: Path, scalar: bool) -> list[tup
         lines.append("-b 1 -H 3 -n 5500 -k 65 -d 256 -m causal")  # Q of two heads fills half of an L2 cache
     runs = [({}, lines)]
     if not scalar and facts["deterministic"]:  # two blocks that add to the same rows, at the same time
-        runs.append(({"SIMT_THREADS": "2"}, [f"-b 1 -H 1 -n 256 -k 260 -d 64 -m {mask}" for mask in ("full", "causal")]))
+        runs.append(
+            ({"SIMT_THREADS": "2"}, [f"-b 1 -H 1 -n 256 -k 260 -d 64 -m {mask}" for mask in ("full", "causal")])
+        )
     if facts["workspace_bytes_per_head"]:
         runs.append(({"SIMT_MEMORY": memory}, [passes]))
     files = []
@@ -395,19 +428,27 @@ def block_mask_cases(facts: dict, directory: Path, nan: Path, masked: list[str])
     shared = write_shared_mask(directory / "shared")
     # In tile 1, one score of one row is far above all of tile 0.
     alone = {("q", row, 63): 0.0 for row in range(1, 32)}
-    jump = write_inputs(directory / "jump", 64, 256,
-                        alone | {("q", 0, 63): 30.0, ("k", 150, 63): 30.0})
+    jump = write_inputs(directory / "jump", 64, 256, alone | {("q", 0, 63): 30.0, ("k", 150, 63): 30.0})
     # e to the power of a score of the first head is 0 in fp32.
-    low = write_inputs(directory / "low", 200, 200,
-                       {("q", row, 0): 20.0 for row in range(200)} |
-                       {("k", key, 0): -20.0 for key in range(200)})
+    low = write_inputs(
+        directory / "low",
+        200,
+        200,
+        {("q", row, 0): 20.0 for row in range(200)} | {("k", key, 0): -20.0 for key in range(200)},
+    )
     before_all = write_mask_past_the_end(directory / "before_all", 64)
-    lines = [f"-b 2 -H 2 -n 200 -k 300 -d 64 -m {disordered}",
-             f"-b 2 -H 2 -n 200 -k 319 -d 64 -m {edges}",
-             f"-b 2 -H 2 -n 100 -k 130 -d 64 -m {shared}",
-             *BLOCK_MASK, *masked, *PAIRS, f"--input {jump}", f"--input {low} --scale 0.3 -m {before_all}",
-             # Tiles that no query attends, in a block that some queries attend.
-             *(f"--input {nan} -m {mask} --mask-block 256x256" for mask in ("causal", "window:100"))]
+    lines = [
+        f"-b 2 -H 2 -n 200 -k 300 -d 64 -m {disordered}",
+        f"-b 2 -H 2 -n 200 -k 319 -d 64 -m {edges}",
+        f"-b 2 -H 2 -n 100 -k 130 -d 64 -m {shared}",
+        *BLOCK_MASK,
+        *masked,
+        *PAIRS,
+        f"--input {jump}",
+        f"--input {low} --scale 0.3 -m {before_all}",
+        # Tiles that no query attends, in a block that some queries attend.
+        *(f"--input {nan} -m {mask} --mask-block 256x256" for mask in ("causal", "window:100")),
+    ]
     if facts["block_n"] <= 64:  # of a larger tile, one half may be attended and the other be NaN
         past_the_end = write_mask_past_the_end(directory / "past_the_end")
         unseen = write_inputs(directory / f"{step}_unseen", 200, 200, {("v", 70, 3): float("nan")})
@@ -416,7 +457,13 @@ def block_mask_cases(facts: dict, directory: Path, nan: Path, masked: list[str])
         lines += SPANS
     if spans:
         of_spans, late = write_span_masks(directory)
-        lines = [*masked, *PAIRS, f"--input {jump}", *SPANS, f"-b 2 -H 2 -n 130 -k 700 -d 64 -m {of_spans}",
-                 *(f"--input {low} --scale 0.3 -m {mask}" for mask in ("document:128,72", late))]
+        lines = [
+            *masked,
+            *PAIRS,
+            f"--input {jump}",
+            *SPANS,
+            f"-b 2 -H 2 -n 130 -k 700 -d 64 -m {of_spans}",
+            *(f"--input {low} --scale 0.3 -m {mask}" for mask in ("document:128,72", late)),
+        ]
         lines = [line for line in lines if not re.search("-m (interleaved|dilated|random|blocks)", line)]
     return lines

@@ -8,9 +8,27 @@ from tests.mutants.operators import changes
 from tests.mutants.source import Part, Source
 
 # Those that hold more than what a step teaches in its own source.
-HEADERS = ("backward_products", "backward_rows", "backward_tile", "convert", "copy_tile", "dq_sums",
-           "fragments", "heads", "key_bits", "list_plans", "mask_plans", "mma_tile", "partial_tiles",
-           "planned_tiles", "row_dot", "span_plans", "store_rows", "tile_list", "warp")
+HEADERS = (
+    "backward_products",
+    "backward_rows",
+    "backward_tile",
+    "convert",
+    "copy_tile",
+    "dq_sums",
+    "fragments",
+    "heads",
+    "key_bits",
+    "list_plans",
+    "mask_plans",
+    "mma_tile",
+    "partial_tiles",
+    "planned_tiles",
+    "row_dot",
+    "span_plans",
+    "store_rows",
+    "tile_list",
+    "warp",
+)
 DEVICE = {"__device__", "__global__"}
 
 
@@ -29,11 +47,10 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        return " | ".join([self.file, self.function, self.operator, self.original,
-                           str(self.occurrence)])
+        return " | ".join([self.file, self.function, self.operator, self.original, str(self.occurrence)])
 
     def applied(self, source: str) -> str:
-        return source[:self.start] + self.text + source[self.end:]
+        return source[: self.start] + self.text + source[self.end :]
 
 
 def steps_of(root: Path) -> list[str]:
@@ -56,24 +73,30 @@ def _examined(root: Path, step: str) -> list[tuple[Source, Part]]:
     own = Source(path, (root / path).read_text())
     chosen = [(own, part) for part in own.parts if not part.is_function or _is_device(own, part)]
     pending = {call for part in own.parts if part.is_function for call in part.calls}
-    headers = [Source(path, (root / path).read_text())
-               for path in (f"common/device/{name}.cuh" for name in HEADERS)]
+    headers = [Source(path, (root / path).read_text()) for path in (f"common/device/{name}.cuh" for name in HEADERS)]
     texts = {Path(header.path).stem: header.text for header in headers}
     included, new = set(), {own.text}
     while new:
         names = {name for text in new for name in re.findall(r'#include "device/(\w+)\.cuh"', text)}
         new = {texts[name] for name in names - included if name in texts}
         included |= names
-    functions = [(header, part) for header in headers for part in header.parts
-                 if part.is_function and Path(header.path).stem in included]
+    functions = [
+        (header, part)
+        for header in headers
+        for part in header.parts
+        if part.is_function and Path(header.path).stem in included
+    ]
     reached: set[str] = set()
     while pending - reached:
         new = pending - reached
         reached |= new
         pending |= {call for _, part in functions if part.name in new for call in part.calls}
-    chosen += [(header, part) for header in headers for part in header.parts
-               if Path(header.path).stem in included and
-               (part.name in reached or not part.is_function)]
+    chosen += [
+        (header, part)
+        for header in headers
+        for part in header.parts
+        if Path(header.path).stem in included and (part.name in reached or not part.is_function)
+    ]
     return chosen
 
 
@@ -82,12 +105,14 @@ def mutants_of(root: Path, step: str) -> list[Mutant]:
     found, seen = [], {}
     for source, part in _examined(root, step):
         for operator, first, end, text in changes(source, part):
-            original = ("cp_async_commit ( ) ;" if operator.startswith("commit moved") else
-                        " ".join(source.word(i) for i in range(first, end)))
+            original = (
+                "cp_async_commit ( ) ;"
+                if operator.startswith("commit moved")
+                else " ".join(source.word(i) for i in range(first, end))
+            )
             key = (source.path, part.name, operator, original)
             seen[key] = seen.get(key, 0) + 1
-            found.append(Mutant(*key, seen[key], source.tokens[first].start,
-                                source.tokens[end - 1].end, text))
+            found.append(Mutant(*key, seen[key], source.tokens[first].start, source.tokens[end - 1].end, text))
     return found
 
 

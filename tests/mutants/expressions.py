@@ -8,17 +8,70 @@ from tests.mutants.source import Part, Source
 
 INTEGERS = {"int", "int64_t", "unsigned", "size_t"}
 # An operand of a comparison ends before any of these.
-WEAKER = {"&&", "||", "?", ":", ",", ";", "return", "(", "[", "{", ")", "]", "}", "=", "+=", "-=",
-          "*=", "/=", "|=", "&="}
-NO_EXPRESSIONS = {"return", "if", "for", "while", "else", "continue", "break", "using", "const",
-                  "constexpr", "static", "extern", "static_assert", "template", "typename", "auto"}
+WEAKER = {
+    "&&",
+    "||",
+    "?",
+    ":",
+    ",",
+    ";",
+    "return",
+    "(",
+    "[",
+    "{",
+    ")",
+    "]",
+    "}",
+    "=",
+    "+=",
+    "-=",
+    "*=",
+    "/=",
+    "|=",
+    "&=",
+}
+NO_EXPRESSIONS = {
+    "return",
+    "if",
+    "for",
+    "while",
+    "else",
+    "continue",
+    "break",
+    "using",
+    "const",
+    "constexpr",
+    "static",
+    "extern",
+    "static_assert",
+    "template",
+    "typename",
+    "auto",
+}
 BEFORE_STATEMENTS = {";", "{", "}", "else"}
 # Their arguments are no indices.
-NO_INDICES = {"if", "for", "while", "switch", "return", "sizeof", "min", "max", "fmaxf", "fmaf",
-              "__launch_bounds__", "static_assert", "align", "__shfl_xor_sync", *INTEGERS}
+NO_INDICES = {
+    "if",
+    "for",
+    "while",
+    "switch",
+    "return",
+    "sizeof",
+    "min",
+    "max",
+    "fmaxf",
+    "fmaf",
+    "__launch_bounds__",
+    "static_assert",
+    "align",
+    "__shfl_xor_sync",
+    *INTEGERS,
+}
 COMPARISONS = {"<=", ">=", "==", "!=", "&&", "||"}
-BUFFER = re.compile(r"(?:[qkvop]|kv)(_shared|_global|_strides|_vectors)|"
-                    r"(?:num|index|type|partial)(_strides)")
+BUFFER = re.compile(
+    r"(?:[qkvop]|kv)(_shared|_global|_strides|_vectors)|"
+    r"(?:num|index|type|partial)(_strides)"
+)
 MEMBERS = {"offset": set("qkvo"), "tiles": set("qkvp"), "t": set("qkvo")}
 
 
@@ -67,8 +120,7 @@ class Function:
 
     @cached_property
     def _for_heads(self) -> list[tuple[int, int]]:
-        return [(i + 1, self.partner[i + 1]) for i in range(self.first, self.end)
-                if self.word(i) == "for"]
+        return [(i + 1, self.partner[i + 1]) for i in range(self.first, self.end) if self.word(i) == "for"]
 
     def _end_of_statement(self, i: int) -> int:
         while self.word(i) not in (";", "}"):
@@ -100,22 +152,32 @@ class Function:
     @cached_property
     def static_asserts(self) -> set[int]:
         """Tokens of static_assert, which only the compiler evaluates."""
-        return {k for i in range(self.first, self.end) if self.word(i) == "static_assert"
-                for k in range(i, self.partner[i + 1])}
+        return {
+            k
+            for i in range(self.first, self.end)
+            if self.word(i) == "static_assert"
+            for k in range(i, self.partner[i + 1])
+        }
 
     # --- Conditions --------------------------------------------------------------------------
 
     def is_comparison(self, i: int) -> bool:
         """Template arguments have no space before their bracket."""
         token = self.source.tokens[i]
-        return self.source.text[token.start - 1].isspace() and \
-            self.source.text[token.end].isspace()
+        return self.source.text[token.start - 1].isspace() and self.source.text[token.end].isspace()
 
     def is_flag(self, i: int) -> bool:
         """A name that is a condition by itself, or an operand of one."""
-        return is_name(self.word(i)) and self.word(i) not in NO_EXPRESSIONS and \
-            (self.word(i - 1) in ("(", "&&", "=", "||") and self.word(i + 1) in ("?", "&&", "||")
-             or self.word(i - 2) == "if" and self.word(i + 1) == ")")
+        return (
+            is_name(self.word(i))
+            and self.word(i) not in NO_EXPRESSIONS
+            and (
+                self.word(i - 1) in ("(", "&&", "=", "||")
+                and self.word(i + 1) in ("?", "&&", "||")
+                or self.word(i - 2) == "if"
+                and self.word(i + 1) == ")"
+            )
+        )
 
     def operands(self, i: int) -> tuple[int, int]:
         """First and end of a comparison, both operands included."""
@@ -157,8 +219,11 @@ class Function:
             if self.word(i) in types and is_name(self.word(i + 1)):
                 end = i + 1
                 while self.word(end) not in (";", ")", ""):
-                    if is_name(self.word(end)) and self.word(end + 1) in ("=", ",", ")", ";") and \
-                            self.word(end - 1) in types | {","}:
+                    if (
+                        is_name(self.word(end))
+                        and self.word(end + 1) in ("=", ",", ")", ";")
+                        and self.word(end - 1) in types | {","}
+                    ):
                         yield self.word(end)
                     end = (self.partner[end] if self.word(end) in ("(", "[", "{") else end) + 1
 
@@ -167,8 +232,7 @@ class Function:
         for i in range(self.first, self.end):
             if self.word(i) == "[" and self._is_subscript(i):
                 yield i + 1, self.partner[i]
-            elif self.word(i) == "=" and self.word(i - 1) in self.integers and \
-                    not self._is_constant(i):
+            elif self.word(i) == "=" and self.word(i - 1) in self.integers and not self._is_constant(i):
                 yield self._initialiser(i)
             elif self.word(i) == "=" and self.word(i - 2) == "*" and self._is_offset(i):
                 yield self._initialiser(i)
@@ -176,8 +240,11 @@ class Function:
                 yield i + 1, self._end_of_statement(i) - 1
             elif self.word(i) == "return" and self.word(i + 1) == "{":
                 yield from self.arguments(i + 1)
-            elif self.word(i) == "(" and (is_name(self.word(i - 1)) or self.word(i - 1) == ">") \
-                    and self.word(i - 1) not in NO_INDICES:
+            elif (
+                self.word(i) == "("
+                and (is_name(self.word(i - 1)) or self.word(i - 1) == ">")
+                and self.word(i - 1) not in NO_INDICES
+            ):
                 yield from (span for span in self.arguments(i) if self._is_index(*span))
 
     def _is_subscript(self, i: int) -> bool:
@@ -189,8 +256,7 @@ class Function:
         if self.word(base) == ")":
             return self.word(self.partner[base] + 1) != "&" and i + 1 < self.partner[i]
         start = self._start_of_statement(base)
-        declarator = self.is_declaration(start) and "=" not in [self.word(k) for k in
-                                                                 range(start, base)]
+        declarator = self.is_declaration(start) and "=" not in [self.word(k) for k in range(start, base)]
         return is_name(self.word(base)) and not declarator and i + 1 < self.partner[i]
 
     def _start_of_statement(self, i: int) -> int:
@@ -234,9 +300,11 @@ class Function:
         members = r"\b(?:threadIdx|blockIdx|problem|own|tile|next|lists|m|offset)(?: \. \w+)+"
         text = re.sub(members, "0", " ".join(words))
         names = re.findall(r"[A-Za-z_]\w*", text)
-        return all(name in self.integers or is_size(name) for name in names) and \
-            any(name in self.integers for name in names) or \
-            (not names and re.fullmatch(r"[\d+\-*/%() ]+", text) is not None)
+        return (
+            all(name in self.integers or is_size(name) for name in names)
+            and any(name in self.integers for name in names)
+            or (not names and re.fullmatch(r"[\d+\-*/%() ]+", text) is not None)
+        )
 
     # --- Names -------------------------------------------------------------------------------
 
@@ -252,8 +320,9 @@ class Function:
         return list(groups.values())
 
     def is_declared(self, i: int) -> bool:
-        return self.word(i + 1) == "=" and self.word(i - 1) != "." or \
-            self.word(i + 1) == "[" and is_name(self.word(i - 1))
+        return (
+            self.word(i + 1) == "=" and self.word(i - 1) != "." or self.word(i + 1) == "[" and is_name(self.word(i - 1))
+        )
 
     def ends_operand(self, i: int) -> bool:
         word = self.word(i)

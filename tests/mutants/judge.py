@@ -37,19 +37,26 @@ def judge(program: Path, cases: Path, environment: dict[str, str]) -> Verdict:
     command = [program, "--report", "--check", "all", "--json", records, "--cases", cases]
     env = {**os.environ, "SIMT_THREADS": "1", "OMP_NUM_THREADS": "1", **environment}
     finding = unordered = ""
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                          text=True, errors="replace", preexec_fn=limit) as process:
+    with subprocess.Popen(
+        command,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+        preexec_fn=limit,
+    ) as process:
         alarm = threading.Timer(WALL_SECONDS, process.send_signal, [signal.SIGXCPU])
         alarm.start()
         for line in process.stdout:
             if line.startswith("finding "):
-                finding = finding or line[len("finding"):].strip()
+                finding = finding or line[len("finding") :].strip()
             elif "the sum depends on the order" in line:
-                unordered = line[len("note"):].strip()
+                unordered = line[len("note") :].strip()
             elif line.startswith(f"{cases}:") and ": right: " not in line:
                 process.kill()
                 alarm.cancel()
-                _, said, case = line[len(str(cases)) + 1:].strip().split(": ", 2)
+                _, said, case = line[len(str(cases)) + 1 :].strip().split(": ", 2)
                 if finding:
                     return Verdict(FINDING, finding, case)
                 return Verdict(ANSWER if said == "WRONG" else FAILED, said, case)
@@ -86,8 +93,9 @@ def judge_all(program: Path, runs: list[tuple[Path, dict[str, str]]]) -> Verdict
 def judge_called(program: Path, trials: list[str]) -> Verdict:
     """With step_under_test.c: tensors that the command line cannot ask for."""
     for trial in trials:
-        done = subprocess.run([program, trial], stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL, check=False, preexec_fn=limit)
+        done = subprocess.run(
+            [program, trial], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, preexec_fn=limit
+        )
         if done.returncode != 0:
             return Verdict(ANSWER if done.returncode == 1 else FAILED, f"called: {trial}")
     return Verdict(SURVIVED)

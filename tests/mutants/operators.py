@@ -73,8 +73,12 @@ def conditions(f: Function) -> Iterator[Change]:
             if i not in f.loop_conditions:  # the loop would never end
                 yield "condition always holds", first, end, "true"
             if COMPARISONS[f.word(i)]:
-                yield ("bound off by one", first, end, f"{f.between(first, i)} "
-                       f"{COMPARISONS[f.word(i)]} {f.between(i + 1, end)}")
+                yield (
+                    "bound off by one",
+                    first,
+                    end,
+                    f"{f.between(first, i)} {COMPARISONS[f.word(i)]} {f.between(i + 1, end)}",
+                )
         elif f.is_flag(i):
             yield "condition never holds", i, i + 1, "false"
             yield "condition always holds", i, i + 1, "true"

@@ -21,8 +21,7 @@ from pathlib import Path
 from tests.lib.steps import facts, inherited
 from tests.mutants import score
 from tests.mutants.cases import write_cases
-from tests.mutants.enumerate_mutants import (Mutant, assigned_mutants, mutants_of, step_file,
-                                             steps_of)
+from tests.mutants.enumerate_mutants import Mutant, assigned_mutants, mutants_of, step_file, steps_of
 from tests.mutants.judge import SURVIVED, Verdict, judge_all, judge_called
 from tests.mutants.workspace import HEAD_DIMS, DoesNotCompile, Tools, Workspace
 
@@ -48,11 +47,9 @@ def sources_hash(step: str) -> str:
     """The hash of all that a verdict depends on, except the mutant itself and the cases."""
     sources = {}
     included(ROOT / step_file(ROOT, step), sources)
-    backend = [path for path in sorted((ROOT / "common/simt").rglob("*"))
-               if path.suffix in (".cuh", ".c", ".h", ".S")]
+    backend = [path for path in sorted((ROOT / "common/simt").rglob("*")) if path.suffix in (".cuh", ".c", ".h", ".S")]
     tools = [Path(__file__).with_name(name) for name in ("judge.py", "workspace.py")]
-    called = [ROOT / "tests/lib" / name
-              for name in ("step_under_test.c", "place_tensors.h", "limits.py")]
+    called = [ROOT / "tests/lib" / name for name in ("step_under_test.c", "place_tensors.h", "limits.py")]
     return hash_of(b"".join(path.read_bytes() for path in [*sources, *backend, *tools, *called]))
 
 
@@ -69,8 +66,9 @@ def runs_and_trials(step: str, directory: Path, tools: Tools) -> tuple[list, lis
     return runs, trials + ["l2"] * known["workspace_zero"]
 
 
-def verdict_on(mutant: Mutant | None, step: str, runs: list, trials: list[str],
-               directory: Path, tools: Tools) -> Verdict:
+def verdict_on(
+    mutant: Mutant | None, step: str, runs: list, trials: list[str], directory: Path, tools: Tools
+) -> Verdict:
     workspace = Workspace(ROOT, directory / f"{step}_{threading.current_thread().name}", tools)
     try:
         program = workspace.link(workspace.build(step, mutant), tools.main)
@@ -101,29 +99,31 @@ def try_step(step: str, mutants: list[Mutant], directory: Path, tools: Tools) ->
     if left and (right := verdict_on(None, step, runs, trials, directory, tools)).how != SURVIVED:
         sys.exit(f"{step}: without any change it is {right.how}: {right.what}")
     with path.open("a") as file, ThreadPoolExecutor(tools.jobs) as pool:
-        verdicts = pool.map(
-            lambda mutant: verdict_on(mutant, step, runs, trials, directory, tools), left)
+        verdicts = pool.map(lambda mutant: verdict_on(mutant, step, runs, trials, directory, tools), left)
         for i, (mutant, verdict) in enumerate(zip(left, verdicts, strict=True), 1):
             known[mutant.name, mutant.text] = verdict
-            file.write(json.dumps({**state, "mutant": mutant.name, "text": mutant.text,
-                                   **asdict(verdict)}) + "\n")
+            file.write(json.dumps({**state, "mutant": mutant.name, "text": mutant.text, **asdict(verdict)}) + "\n")
             file.flush()
             if i % 20 == 0 or i == len(left):
-                print(f"{step}: {i} of {len(left)} mutants, {time.monotonic() - start:.0f} s",
-                      flush=True)
+                print(f"{step}: {i} of {len(left)} mutants, {time.monotonic() - start:.0f} s", flush=True)
     return {mutant.name: known[mutant.name, mutant.text] for mutant in mutants}
 
 
-def ask_later_steps(step: str, mutants: list[Mutant], verdicts: dict[str, Verdict],
-                    directory: Path, tools: Tools) -> None:
+def ask_later_steps(
+    step: str, mutants: list[Mutant], verdicts: dict[str, Verdict], directory: Path, tools: Tools
+) -> None:
     """A header may hold code that this step does not use: later steps try the survivors."""
     judged = score.read_judged(step)
     later = [name for name in steps_of(ROOT) if name > step]
     for name in later:
         known_there = {mutant.name for mutant in mutants_of(ROOT, name)}
-        left = [m for m in mutants if m.name in known_there and
-                verdicts[m.name].how == SURVIVED and
-                judged.get(m.name, {}).get("verdict") != "equivalent"]
+        left = [
+            m
+            for m in mutants
+            if m.name in known_there
+            and verdicts[m.name].how == SURVIVED
+            and judged.get(m.name, {}).get("verdict") != "equivalent"
+        ]
         if left:
             verdicts.update(try_step(name, left, directory, tools))
 
@@ -132,8 +132,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("directory", type=Path, help="where verdicts are kept")
     parser.add_argument("--step", action="append", help="stepNN; all when not given")
-    parser.add_argument("--only", type=re.compile,
-                        help="mutants whose name has this pattern, as Python writes it")
+    parser.add_argument("--only", type=re.compile, help="mutants whose name has this pattern, as Python writes it")
     parser.add_argument("--sample", type=int, help="so many of each step, drawn at random")
     parser.add_argument("--summary", type=Path, help="JSON records to write, one a step")
     options = parser.parse_args()
@@ -143,9 +142,10 @@ def main() -> int:
             parser.error(f"STEP={step[4:]}: must be one of {', '.join(s[4:] for s in assigned)}")
     chosen = {}
     for step in options.step or assigned:
-        drawn = set(score.in_random_order([m.name for m in assigned[step]])[:options.sample])
-        chosen[step] = [m for m in assigned[step] if m.name in drawn and
-                        (options.only is None or options.only.search(m.name))]
+        drawn = set(score.in_random_order([m.name for m in assigned[step]])[: options.sample])
+        chosen[step] = [
+            m for m in assigned[step] if m.name in drawn and (options.only is None or options.only.search(m.name))
+        ]
     options.directory.mkdir(parents=True, exist_ok=True)
     tools = Tools.from_environment()
     records = []

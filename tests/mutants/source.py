@@ -4,13 +4,16 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property
 
-TOKEN = re.compile(r"""
+TOKEN = re.compile(
+    r"""
     (?P<skip> \s+ | //[^\n]* | /\*.*?\*/ | ^[ \t]*\#(?:[^\n\\]|\\.)* )
   | (?P<string> "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' )
   | (?P<number> \.?\d(?:[eEpP][+-]|[\w.])* )
   | (?P<name> [A-Za-z_]\w* )
   | (?P<punctuation> <<=|>>=|\+\+|--|->|::|<<|<=|>=|==|!=|&&|\|\||[-+*/%&|^=]=|.)
-    """, re.VERBOSE | re.DOTALL | re.MULTILINE)
+    """,
+    re.VERBOSE | re.DOTALL | re.MULTILINE,
+)
 
 BRACKETS = {"(": ")", "[": "]", "{": "}"}
 # Words before a parenthesis that are not a function's name.
@@ -45,8 +48,11 @@ class Source:
 
     def __init__(self, path: str, text: str) -> None:
         self.path, self.text = path, text
-        self.tokens = [Token(match.lastgroup, match.group(), match.start(), match.end())
-                       for match in TOKEN.finditer(text) if match.lastgroup != "skip"]
+        self.tokens = [
+            Token(match.lastgroup, match.group(), match.start(), match.end())
+            for match in TOKEN.finditer(text)
+            if match.lastgroup != "skip"
+        ]
         self.partner = self._partners()
 
     def _partners(self) -> dict[int, int]:
@@ -66,7 +72,7 @@ class Source:
 
     def between(self, first: int, end: int) -> str:
         """The unchanged text of tokens first .. end - 1."""
-        return self.text[self.tokens[first].start:self.tokens[end - 1].end] if first < end else ""
+        return self.text[self.tokens[first].start : self.tokens[end - 1].end] if first < end else ""
 
     @cached_property
     def parts(self) -> list[Part]:
@@ -91,8 +97,11 @@ class Source:
             i += 1
         end = min(i + 1, len(self.tokens))
         head = range(first, body - 1 if body else end)
-        names = [self.word(k) for k in head if self.word(k + 1) == "(" and
-                 self.tokens[k].kind == "name" and self.word(k) not in NOT_FUNCTIONS]
+        names = [
+            self.word(k)
+            for k in head
+            if self.word(k + 1) == "(" and self.tokens[k].kind == "name" and self.word(k) not in NOT_FUNCTIONS
+        ]
         if body and names and not assigned:
             calls = {self.word(k) for k in range(body, end) if self.tokens[k].kind == "name"}
             return Part(names[0], True, first, body, end, calls)
@@ -102,11 +111,10 @@ class Source:
         words = [self.word(k) for k in head]
         for keyword in ("struct", "enum"):
             if keyword in words:
-                after = words[words.index(keyword) + 1:]
-                names = [word for word in after if re.match(r"[A-Za-z_]", word) and
-                         word not in NOT_FUNCTIONS]
+                after = words[words.index(keyword) + 1 :]
+                names = [word for word in after if re.match(r"[A-Za-z_]", word) and word not in NOT_FUNCTIONS]
                 return names[0] if names else keyword
         if "=" in words:
-            names = [word for word in words[:words.index("=")] if re.match(r"[A-Za-z_]", word)]
+            names = [word for word in words[: words.index("=")] if re.match(r"[A-Za-z_]", word)]
             return names[-1] if names else ""
         return words[0] if words else ""

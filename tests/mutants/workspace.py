@@ -34,10 +34,15 @@ class Tools:
 
     @staticmethod
     def from_environment() -> "Tools":
-        return Tools(os.environ["REWRITE"], tuple(os.environ["COMPILE"].split()),
-                     tuple(os.environ["LINK"].split()), tuple(os.environ["OBJECTS"].split()),
-                     os.environ["MAIN_OBJECT"], os.environ["UNDER_TEST_OBJECT"],
-                     int(os.environ.get("JOBS") or os.cpu_count()))
+        return Tools(
+            os.environ["REWRITE"],
+            tuple(os.environ["COMPILE"].split()),
+            tuple(os.environ["LINK"].split()),
+            tuple(os.environ["OBJECTS"].split()),
+            os.environ["MAIN_OBJECT"],
+            os.environ["UNDER_TEST_OBJECT"],
+            int(os.environ.get("JOBS") or os.cpu_count()),
+        )
 
 
 class Workspace:
@@ -59,8 +64,11 @@ class Workspace:
             changed = mutant.applied((self.root / mutant.file).read_text())
             (device / Path(mutant.file).name).write_text(changed)
         settings = inherited(step, "mutants")
-        configs = (configs_of(text, settings.get("called_head_dims", CALLED_HEAD_DIMS)) if called else
-                   configs_of(text, settings.get("head_dims", HEAD_DIMS), "__half"))
+        configs = (
+            configs_of(text, settings.get("called_head_dims", CALLED_HEAD_DIMS))
+            if called
+            else configs_of(text, settings.get("head_dims", HEAD_DIMS), "__half")
+        )
         if configs:
             text = with_configs(text, configs)
         source = self.directory / Path(own).name
@@ -74,9 +82,12 @@ class Workspace:
         command, *flags = self.tools.compile
         if called:  # without --report
             flags[flags.index("-fsanitize=thread,bounds")] = "-fsanitize=alignment"
-        done = subprocess.run([command, f"-I{self.directory}", *flags, *speed, "-w", "-c",
-                               generated, "-o", target], capture_output=True, text=True,
-                              check=False)
+        done = subprocess.run(
+            [command, f"-I{self.directory}", *flags, *speed, "-w", "-c", generated, "-o", target],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode != 0:
             raise DoesNotCompile(done.stderr)
         return target
@@ -85,7 +96,20 @@ class Workspace:
         """A program in which both builds of the step are this one."""
         program = target.with_suffix("")
         command, *libraries = self.tools.link
-        subprocess.run([command, target, main, *self.tools.objects, "-o", program,
-                        "-Wl,--defsym=step_checked=step", *flags, *libraries], check=True,
-                       capture_output=True, text=True)
+        subprocess.run(
+            [
+                command,
+                target,
+                main,
+                *self.tools.objects,
+                "-o",
+                program,
+                "-Wl,--defsym=step_checked=step",
+                *flags,
+                *libraries,
+            ],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
         return program

@@ -29,8 +29,7 @@ TYPES = (("fp16", ""), ("bf16", ""), ("e4m3", "head"), ("e4m3", "tensor"))
 
 def fp8_program() -> Program | None:
     programs = (Program(name, REPOSITORY / "build" / "cpu") for name in step_names())
-    return next((program for program in programs
-                 if program.path.exists() and program.facts["fp8"]), None)
+    return next((program for program in programs if program.path.exists() and program.facts["fp8"]), None)
 
 
 def solved_by_step(p: Problem, given: Input) -> np.ndarray | None:
@@ -39,8 +38,9 @@ def solved_by_step(p: Problem, given: Input) -> np.ndarray | None:
     if p.dtype != "e4m3" or program is None:
         return None
     with tempfile.TemporaryDirectory() as scratch:
-        done = program.run("-c", "all", "-r", 0, "-o", scratch, *p.options_with_files(given.directory),
-                           cwd=REPOSITORY, timeout=3600)
+        done = program.run(
+            "-c", "all", "-r", 0, "-o", scratch, *p.options_with_files(given.directory), cwd=REPOSITORY, timeout=3600
+        )
         return read_result(Path(scratch)).o if done.returncode == RIGHT else None
 
 
@@ -52,20 +52,28 @@ def measure(given: Input) -> list[dict]:
         p = replace(problem_of(given, dtype), scales=scales or "head")
         answer = attention(p, *(rounded_input(dtype, x, p.kv_heads, p.scales) for x in tensors))
         o = solved_by_step(p, given)
-        found = {"": rows_of(answer.base if o is None else o, exact),
-                 "_of_inputs": rows_of(answer.o, exact)}
-        records.append({"name": given.name, "dtype": dtype, "scales": scales,
-                        "commit": built_commit(), "by": "NumPy" if o is None else fp8_program().name,
-                        **{f"{name}_error{of}": float(f"{value:.4g}") for of, errors in found.items()
-                           for name, value in (("mean", errors.mean()), ("max", errors.max()))},
-                        "errors": quantiles(found[""], 21)})
+        found = {"": rows_of(answer.base if o is None else o, exact), "_of_inputs": rows_of(answer.o, exact)}
+        records.append(
+            {
+                "name": given.name,
+                "dtype": dtype,
+                "scales": scales,
+                "commit": built_commit(),
+                "by": "NumPy" if o is None else fp8_program().name,
+                **{
+                    f"{name}_error{of}": float(f"{value:.4g}")
+                    for of, errors in found.items()
+                    for name, value in (("mean", errors.mean()), ("max", errors.max()))
+                },
+                "errors": quantiles(found[""], 21),
+            }
+        )
     return records
 
 
 def main() -> int:
     records = [record for given in INPUTS for record in measure(given)]
-    (Path(sys.argv[1]) / "e4m3.jsonl").write_text(
-        "".join(json.dumps(record) + "\n" for record in records))
+    (Path(sys.argv[1]) / "e4m3.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return 0
 
 

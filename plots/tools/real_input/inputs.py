@@ -20,8 +20,7 @@ class Input:
 
     def tensors(self) -> tuple[np.ndarray, ...]:
         """q, k and v as doubles, each [1, H, N, D]."""
-        return tuple(np.load(REPOSITORY / self.directory / f"{name}.npy").astype(np.float64)
-                     for name in "qkv")
+        return tuple(np.load(REPOSITORY / self.directory / f"{name}.npy").astype(np.float64) for name in "qkv")
 
 
 # Random inputs have the shape of the real input with the same head dimension.

@@ -24,9 +24,30 @@ from tests.lib.reference import Answer, attention, round_to
 from tests.lib.steps import step_names
 
 # The fields of a program's record that the tables need, and those of its origin.
-FIELDS = ("step", "commit", "date", "backend", "heads", "kv_heads", "seqlen", "head_dim", "dtype",
-          "mask", "scale", "input", "right", "rows", "rows_checked", "rows_wrong", "lse_wrong",
-          "values_nan", "values_inf", "max_error", "mean_error", "allowed_error")
+FIELDS = (
+    "step",
+    "commit",
+    "date",
+    "backend",
+    "heads",
+    "kv_heads",
+    "seqlen",
+    "head_dim",
+    "dtype",
+    "mask",
+    "scale",
+    "input",
+    "right",
+    "rows",
+    "rows_checked",
+    "rows_wrong",
+    "lse_wrong",
+    "values_nan",
+    "values_inf",
+    "max_error",
+    "mean_error",
+    "allowed_error",
+)
 DTYPES = ("fp16", "bf16")
 # Factors of 1/sqrt(D) for the steps without a maximum; above 1, P is sharper than in the models.
 SHARPER = (1.0, 1.25, 2.0)
@@ -34,8 +55,9 @@ SHARPER = (1.0, 1.25, 2.0)
 
 def problem_of(given: Input, dtype: str) -> Problem:
     q, k, _ = given.tensors()
-    return Problem(heads=q.shape[1], kv_heads=k.shape[1], seqlen=q.shape[2], head_dim=q.shape[3],
-                   dtype=dtype, mask=given.mask)
+    return Problem(
+        heads=q.shape[1], kv_heads=k.shape[1], seqlen=q.shape[2], head_dim=q.shape[3], dtype=dtype, mask=given.mask
+    )
 
 
 def quantiles(x: np.ndarray, count: int) -> list[float]:
@@ -60,9 +82,12 @@ def scores_of(given: Input) -> dict:
         entropy.append(-(probs * logarithms).sum(axis=-1))
         first.append(probs[:, 0])
     found = {"row_max": row_max, "entropy": entropy, "first_key": first}
-    return {"name": given.name, "largest_score": float(f"{np.max(row_max):.4g}"),
-            "heads_half_on_first_key": int(sum(np.median(x) > 0.5 for x in first)),
-            **{name: quantiles(np.concatenate(x), 101) for name, x in found.items()}}
+    return {
+        "name": given.name,
+        "largest_score": float(f"{np.max(row_max):.4g}"),
+        "heads_half_on_first_key": int(sum(np.median(x) > 0.5 for x in first)),
+        **{name: quantiles(np.concatenate(x), 101) for name, x in found.items()},
+    }
 
 
 def rows_of(o: np.ndarray, expected: np.ndarray) -> np.ndarray:
@@ -79,8 +104,9 @@ def by_position(errors: np.ndarray, o: np.ndarray) -> list[dict]:
         part = errors[:, first:end]
         norms = np.linalg.norm(o[0, :, first:end], axis=-1)
         means = {"mean_error": part.mean(), "max_error": part.max(), "mean_norm": norms.mean()}
-        found.append({"first": first + 1, "last": end,
-                      **{name: float(f"{value:.4g}") for name, value in means.items()}})
+        found.append(
+            {"first": first + 1, "last": end, **{name: float(f"{value:.4g}") for name, value in means.items()}}
+        )
         first = end
     return found
 
@@ -97,11 +123,16 @@ def measure_errors(given: Input, scratch: Path) -> list[dict]:
                 continue
             record, o = run(program, given, dtype, scratch)
             errors = rows_of(o, exact[dtype].o)
-            more = {"name": given.name, "errors": quantiles(errors, 21),
-                    "by_position": by_position(errors, exact[dtype].o)}
+            more = {
+                "name": given.name,
+                "errors": quantiles(errors, 21),
+                "by_position": by_position(errors, exact[dtype].o),
+            }
             if dtype == "bf16":
-                more |= {"mean_error_of_inputs": float(f"{rounded.mean():.4g}"),
-                         "max_error_of_inputs": float(f"{rounded.max():.4g}")}
+                more |= {
+                    "mean_error_of_inputs": float(f"{rounded.mean():.4g}"),
+                    "max_error_of_inputs": float(f"{rounded.max():.4g}"),
+                }
             records.append(record | more)
     return records
 
@@ -111,15 +142,25 @@ def answer_of(given: Input, dtype: str) -> Answer:
     return attention(p, *(round_to(dtype, x) for x in given.tensors()))
 
 
-def run(program: Program, given: Input, dtype: str, scratch: Path,
-        *options: str) -> tuple[dict, np.ndarray]:
+def run(program: Program, given: Input, dtype: str, scratch: Path, *options: str) -> tuple[dict, np.ndarray]:
     """The JSON record of a run, which may be wrong, and O."""
     directory = scratch / "run"
     shutil.rmtree(directory, ignore_errors=True)
     (scratch / "row.json").unlink(missing_ok=True)
     p = replace(problem_of(given, dtype), mask=given.mask)
-    done = program.run("-c", "all", "-r", 0, "-j", scratch / "row.json", "-o", directory,
-                       *p.options_with_files(given.directory), *options, cwd=REPOSITORY)
+    done = program.run(
+        "-c",
+        "all",
+        "-r",
+        0,
+        "-j",
+        scratch / "row.json",
+        "-o",
+        directory,
+        *p.options_with_files(given.directory),
+        *options,
+        cwd=REPOSITORY,
+    )
     assert done.returncode in (RIGHT, WRONG), done.stderr
     (record,) = read_records(scratch / "row.json")
     return {field: record[field] for field in FIELDS}, read_result(directory).o
@@ -135,8 +176,7 @@ def measure_without_maximum(scratch: Path, commit: str) -> list[dict]:
                 for factor in SHARPER:
                     scale = factor * problem_of(given, dtype).scale_used()
                     record, _ = run(program, given, dtype, scratch, f"--scale={scale!r}")
-                    records.append(record | {"name": given.name, "without": "running maximum",
-                                             "sharper": factor})
+                    records.append(record | {"name": given.name, "without": "running maximum", "sharper": factor})
     return records
 
 
@@ -148,14 +188,14 @@ def main() -> int:
     draw(RANDOM_32, heads=12, kv_heads=12, length=264, head_dim=32)
     draw(LONG, heads=1, kv_heads=1, length=4096, head_dim=64)
     with tempfile.TemporaryDirectory() as scratch:
-        errors = [record for given in (*INPUTS, LONG)
-                  for record in measure_errors(given, Path(scratch))]
+        errors = [record for given in (*INPUTS, LONG) for record in measure_errors(given, Path(scratch))]
         made = {field: errors[0][field] for field in ("commit", "date")}
         for name, records in {
-                "errors": errors, "scores": [made | scores_of(given) for given in INPUTS],
-                "no_maximum": measure_without_maximum(Path(scratch), made["commit"])}.items():
-            (directory / f"{name}.jsonl").write_text(
-                "".join(json.dumps(record) + "\n" for record in records))
+            "errors": errors,
+            "scores": [made | scores_of(given) for given in INPUTS],
+            "no_maximum": measure_without_maximum(Path(scratch), made["commit"]),
+        }.items():
+            (directory / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return 0
 
 

@@ -52,8 +52,11 @@ def test_time_limit(one: Program, tmp_path) -> None:
 def test_files_of_other_types_are_refused(one: Program, tmp_path) -> None:
     directory = write(tmp_path / "in", draw(P, 1))
     o, lse = np.zeros(P.q_shape()), np.zeros(P.q_shape()[:3], "<f4")
-    for name, right, array in (("o", "<f2", o.astype("<i4")), ("lse", "<f4", lse.astype("<f8")),
-                               ("do", "<f2", o.astype("<i8"))):
+    for name, right, array in (
+        ("o", "<f2", o.astype("<i4")),
+        ("lse", "<f4", lse.astype("<f8")),
+        ("do", "<f2", o.astype("<i8")),
+    ):
         for file, content in {"o": o.astype("<f2"), "lse": lse, "do": o, name: array}.items():
             np.save(directory / f"{file}.npy", content)
         line = refused(one, "--input", directory)
@@ -71,8 +74,18 @@ def test_numbers_that_the_type_cannot_hold_are_refused(one: Program, tmp_path) -
 def test_nan_in_d_o_spreads_to_its_row_of_dq_and_to_all_keys(step: Program, tmp_path) -> None:
     *tensors, d_o = draw(P, 1)
     d_o[0, 1, 2, 3] = np.nan
-    done = step.run("--input", write(tmp_path / "in", [*tensors, d_o]), "--check", "all", "--json", tmp_path / "json",
-                    "--output", tmp_path / "out", "--repeat", 0)
+    done = step.run(
+        "--input",
+        write(tmp_path / "in", [*tensors, d_o]),
+        "--check",
+        "all",
+        "--json",
+        tmp_path / "json",
+        "--output",
+        tmp_path / "out",
+        "--repeat",
+        0,
+    )
     (record,) = read_records(tmp_path / "json")
     assert done.returncode != WRONG or record["right"] is None
     assert record["nan_inputs"] == 1 and record["rows_wrong"] == 0

@@ -11,8 +11,9 @@ PROBLEMS = 8  # in step_under_test.c: 2 lengths x 2 head dimensions x 2 types, w
 
 def lines_of(step: Program, trial: str) -> list[str]:
     """The line printed for each problem; no answer may be wrong."""
-    done = subprocess.run([STEP_DIR / "under_test" / step.name, trial], capture_output=True,
-                          text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [STEP_DIR / "under_test" / step.name, trial], capture_output=True, text=True, timeout=300, check=False
+    )
     assert (done.returncode, done.stderr) == (RIGHT, ""), done.stdout + done.stderr
     return done.stdout.splitlines()
 

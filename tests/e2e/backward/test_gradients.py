@@ -99,8 +99,11 @@ def test_the_lab_finds_nothing(step, tmp_path) -> None:
     assert said.count("\nfindings   0\n") == said.count(": right: ") == len(problems)
     assert "attention_kernel" not in said  # the forward pass is not part of it
     assert ("the sum depends on the order" in said) != step.facts["deterministic"]
-    assert {problem: found for problem, record in zip(problems, read_records(path), strict=True)
-            if (found := exceeded(record))} == {}
+    assert {
+        problem: found
+        for problem, record in zip(problems, read_records(path), strict=True)
+        if (found := exceeded(record))
+    } == {}
 
 
 def test_info_says_what_it_is(step) -> None:
@@ -131,6 +134,7 @@ def test_files_that_do_not_fit_are_refused(one, tmp_path) -> None:
         done = one.run("--input", directory)
         assert done.returncode == USAGE and done.stderr.count("\n") == 1
         return done.stderr
+
     assert "has o.npy but no lse.npy; must have both or neither" in refused(o=o)
     assert "has lse.npy but no o.npy; must have both or neither" in refused(lse=lse)
     assert "lse.npy: must be [B, H, N] as q.npy: [1, 1, 10]" in refused(o=o, lse=lse[:, :, 1:])

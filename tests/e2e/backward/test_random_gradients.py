@@ -31,22 +31,34 @@ def drawn_problem(rng: random.Random, step: Program) -> Problem:
     lengths = [n for n in (1, 2, 7, 31, 32, 33, 63, 64, 65, 127, 128, 129, 257) if n <= longest]
     q_len, kv_len = (rng.choice([rng.choice(lengths), rng.randint(1, longest)]) for _ in range(2))
     kv_heads = rng.choice([1, 1, 2, 3])
-    head_dim = (rng.choice(step.facts["head_dims"]) if step.facts["head_dims"] != "any" else
-                rng.choice([rng.choice(HEAD_DIMS), rng.randint(1, 256)]))
+    head_dim = (
+        rng.choice(step.facts["head_dims"])
+        if step.facts["head_dims"] != "any"
+        else rng.choice([rng.choice(HEAD_DIMS), rng.randint(1, 256)])
+    )
     return Problem(
-        batch=rng.choice([1, 1, 2]), heads=kv_heads * rng.choice([1, 1, 2, 3]), kv_heads=kv_heads,
-        seqlen=q_len, seqlen_kv=rng.choice([q_len, kv_len, kv_len]), head_dim=head_dim,
-        dtype=rng.choice(["fp16", "bf16"]), mask=rng.choice(["full", "causal"]),
-        layout=rng.choice(["bhnd", "bnhd"]), scale=rng.choice([None, None, 0.05, 0.37, 1.0]),
+        batch=rng.choice([1, 1, 2]),
+        heads=kv_heads * rng.choice([1, 1, 2, 3]),
+        kv_heads=kv_heads,
+        seqlen=q_len,
+        seqlen_kv=rng.choice([q_len, kv_len, kv_len]),
+        head_dim=head_dim,
+        dtype=rng.choice(["fp16", "bf16"]),
+        mask=rng.choice(["full", "causal"]),
+        layout=rng.choice(["bhnd", "bnhd"]),
+        scale=rng.choice([None, None, 0.05, 0.37, 1.0]),
         input=rng.choice(["normal", "normal", "outlier", "spiky", "sink", "constant"]),
-        seed=rng.getrandbits(64))
+        seed=rng.getrandbits(64),
+    )
 
 
 def ran(program: Program, directory: Path, problems: list[Problem]) -> None:
     """Solves the problems in one process; all must be right by the program's own check."""
     directory.mkdir(parents=True)
-    lines = [" ".join([*p.options(), "--output", f"{directory}/{i}", "--json", f"{directory}/{i}.json"])
-             for i, p in enumerate(problems)]
+    lines = [
+        " ".join([*p.options(), "--output", f"{directory}/{i}", "--json", f"{directory}/{i}.json"])
+        for i, p in enumerate(problems)
+    ]
     cases = directory / "cases.txt"
     cases.write_text("\n".join(lines) + "\n")
     done = program.run("--check", "all", "--repeat", 0, "--cases", cases, timeout=600)
@@ -70,9 +82,11 @@ def differences(p: Problem, forward: Path, backward: Path) -> list[str]:
     found = mistakes(expected, [np.load(backward / f"{name}.npy") for name in NAMES])
     (record,) = read_records(backward.with_name(f"{backward.name}.json"))
     # Near a tie exp() may be rounded differently, which changes r by less than one percent.
-    return found + [f"{name}: allowed_error is {record[f'{name}_allowed_error']}, not {x.allowed_error}"
-                    for name, x in zip(NAMES, expected, strict=True)
-                    if record[f"{name}_allowed_error"] != pytest.approx(x.allowed_error, rel=0.01)]
+    return found + [
+        f"{name}: allowed_error is {record[f'{name}_allowed_error']}, not {x.allowed_error}"
+        for name, x in zip(NAMES, expected, strict=True)
+        if record[f"{name}_allowed_error"] != pytest.approx(x.allowed_error, rel=0.01)
+    ]
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(GRADIENT_PROBLEMS, marks=pytest.mark.exhaustive)])
@@ -81,7 +95,7 @@ def test_random_problems(step: Program, tmp_path: Path, count: int) -> None:
     problems = [drawn_problem(rng, step) for _ in range(count)]
     wrong = {}
     for first in range(0, count, IN_ONE_PROCESS):
-        some = problems[first:first + IN_ONE_PROCESS]
+        some = problems[first : first + IN_ONE_PROCESS]
         forward, backward = tmp_path / f"forward{first}", tmp_path / f"backward{first}"
         ran(FORWARD, forward, some)
         ran(step, backward, some)

@@ -19,9 +19,14 @@ def tensors_of(name: str) -> tuple[Problem, list[np.ndarray]]:
     """The problem, and Q, K, V and a random dO."""
     q, k, v = (np.load(texts.DATA / name / f"{tensor}.npy").astype(float) for tensor in "qkv")
     group = q.shape[1] // k.shape[1]
-    q, k, v = q[:, :2 * group, :ROWS], k[:, :2, :ROWS], v[:, :2, :ROWS]
-    p = Problem(heads=q.shape[1], kv_heads=k.shape[1], seqlen=q.shape[2], head_dim=q.shape[3],
-                mask=fixtures.provenance_of(texts.DATA / name)["mask"])
+    q, k, v = q[:, : 2 * group, :ROWS], k[:, :2, :ROWS], v[:, :2, :ROWS]
+    p = Problem(
+        heads=q.shape[1],
+        kv_heads=k.shape[1],
+        seqlen=q.shape[2],
+        head_dim=q.shape[3],
+        mask=fixtures.provenance_of(texts.DATA / name)["mask"],
+    )
     return p, [q, k, v, np.random.default_rng(1).normal(size=q.shape)]
 
 

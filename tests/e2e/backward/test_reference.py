@@ -41,6 +41,7 @@ def test_gradients_are_differences_of_the_loss(p: Problem) -> None:
 
     def loss(*of: np.ndarray) -> float:
         return float((output(p, *of) * d_o).sum())
+
     expected = [differences(loss, tensors, of) for of in range(3)]
     assert max(distances(gradients(p, *tensors, d_o), expected)) < 1e-8
 

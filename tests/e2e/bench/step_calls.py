@@ -13,24 +13,28 @@ def library_of(name: str) -> StepLibrary:
 
 
 def shape_of(p: Problem) -> Shape:
-    return Shape(p.batch, p.heads, p.kv_heads, p.seqlen, p.seqlen_kv, p.head_dim, p.dtype == "bf16",
-                 p.mask == "causal")
+    return Shape(p.batch, p.heads, p.kv_heads, p.seqlen, p.seqlen_kv, p.head_dim, p.dtype == "bf16", p.mask == "causal")
 
 
 class Call:
     """A forward pass with all tensors on the device; the mask is copied from NumPy arrays."""
 
-    def __init__(self, library: StepLibrary, p: Problem, inputs: list[np.ndarray],
-                 m: masks.BlockMask | BlockMask | None = None, free_bytes: int = 1 << 40) -> None:
+    def __init__(
+        self,
+        library: StepLibrary,
+        p: Problem,
+        inputs: list[np.ndarray],
+        m: masks.BlockMask | BlockMask | None = None,
+        free_bytes: int = 1 << 40,
+    ) -> None:
         self.library, self.p, self.shape, device = library, p, shape_of(p), Device(library)
-        o = np.full(p.q_shape(), 0xffff, np.uint16)
+        o = np.full(p.q_shape(), 0xFFFF, np.uint16)
         lse = np.full(p.q_shape()[:3], np.nan, np.float32)
         self.memory = [device.upload(array) for array in (*inputs, o, lse)]
         self.more, self.kept = {}, []
         if isinstance(m, masks.BlockMask):
             self.kept = [device.upload(tensor) for tensor in m.tensors()]
-            m = block_mask([tensor.shape for tensor in m.tensors()],
-                           [memory.address for memory in self.kept])
+            m = block_mask([tensor.shape for tensor in m.tensors()], [memory.address for memory in self.kept])
         if m is not None:
             self.kept.append(device.allocate(library.prepare(self.shape, m)))
             self.more = {"mask": m, "prepared": self.kept[-1].address}

@@ -16,8 +16,7 @@ import pytest
 from plots.bench import builds, run
 from plots.bench.backward import BackwardInputs, ExactGradients
 from plots.bench.cases import DENSE, Case, all_cases, quick_cases
-from plots.bench.contestants import (BASELINES, Inputs, StepCall, row_spans, saved_masks,
-                                     to_16_bits)
+from plots.bench.contestants import BASELINES, Inputs, StepCall, row_spans, saved_masks, to_16_bits
 from plots.bench.exact import Exact
 from plots.bench.step_library import Device, StepLibrary
 from plots.bench.turns import WARM_UPS, Plan, Stopwatch
@@ -39,12 +38,17 @@ IN_16_BITS = [name for name in step_names() if name not in FP8_STEPS and Program
 
 # --- Cases ----------------------------------------------------------------------------------------
 
+
 def test_no_case_is_missing_or_repeated() -> None:
     cases = all_cases()
     assert len(set(map(str, cases))) == len(cases)
     assert str(cases[0]) == "D=128 N=4096 fp16 full" and (cases[0].batch, cases[0].heads) == (4, 16)
-    wanted = {f"D={d} N={n} fp16 {mask}" for d in (64, 128, 256)
-              for n in (512, 1024, 2048, 4096, 8192, 16384) for mask in ("full", "causal")}
+    wanted = {
+        f"D={d} N={n} fp16 {mask}"
+        for d in (64, 128, 256)
+        for n in (512, 1024, 2048, 4096, 8192, 16384)
+        for mask in ("full", "causal")
+    }
     assert wanted <= set(map(str, cases)) >= set(map(str, quick_cases()))
 
 
@@ -64,6 +68,7 @@ def test_inputs_are_rounded_to_nearest(dtype: str) -> None:
 
 
 # --- Which answers are right ----------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize("mask", ["full", "window:50"])
@@ -94,6 +99,7 @@ def test_verdicts_agree_with_the_reference(dtype: str, mask: str) -> None:
 
 # --- Records --------------------------------------------------------------------------------------
 
+
 @pytest.fixture(scope="module")
 def libraries() -> list[StepLibrary]:
     return [StepLibrary(STEP_DIR / f"lib{name}.so") for name in IN_16_BITS]
@@ -110,8 +116,7 @@ def test_records_of_a_case(libraries: list[StepLibrary]) -> None:
     """Each step is right and has times; for baselines that fail the record holds the reason."""
     case = replace(SMALL, batch=2)
     with saved_masks(STEP_DIR / MASK_STEPS[0], {("causal", 128), ("full", 128)}) as folders:
-        benchmark = run.Benchmark(libraries, folders, ORIGIN, Plan(0.0), BrokenTorch(),
-                                  **STOPWATCH)
+        benchmark = run.Benchmark(libraries, folders, ORIGIN, Plan(0.0), BrokenTorch(), **STOPWATCH)
         records = benchmark.records(case)
     steps = {record["step"]: record for record in records if "step" in record}
     assert list(steps) == IN_16_BITS
@@ -167,8 +172,10 @@ class FakeTorch:
         return SimpleNamespace(view=lambda dtype: as_doubles(bits, dtype).view(FakeTensor))
 
     def forward(self, *qkv: FakeTensor, is_causal: bool, num_splits: int, **scales) -> tuple:
-        q, k, v = (x.swapaxes(1, 2) * scales.get(f"{name}_descale", np.ones((1, 1)))[..., None, None]
-                   for name, x in zip("qkv", qkv, strict=True))
+        q, k, v = (
+            x.swapaxes(1, 2) * scales.get(f"{name}_descale", np.ones((1, 1)))[..., None, None]
+            for name, x in zip("qkv", qkv, strict=True)
+        )
         n, d = q.shape[2:]
         scores = np.where(np.tri(n) if is_causal else True, q @ k.swapaxes(2, 3), -np.inf)
         probs = np.exp(scores * d**-0.5).view(FakeTensor)
@@ -177,30 +184,41 @@ class FakeTorch:
 
 
 @pytest.mark.parametrize("dtype, mask", [("fp16", "causal"), ("bf16", "full")])
-def test_flash_attention_3_is_a_contestant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-                                           dtype: str, mask: str) -> None:
+def test_flash_attention_3_is_a_contestant(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dtype: str, mask: str
+) -> None:
     """It is checked, timed and compared; an answer that is wrong by 1 % is not timed."""
     monkeypatch.setenv("FA3_LIBRARY", __file__)
     for factor in (1, 1.01):
-        code, path = command(monkeypatch, tmp_path, torch=FakeTorch(factor=factor), only=["D=64"],
-                             cases=[Case(70, 64, mask, dtype, batch=2, heads=3)])
-        fa3, step = (next(record for record in read_records(path) if record.get(name) == value)
-                     for name, value in (("short", "fa3"), ("step", MMA_STEPS[-1])))
+        code, path = command(
+            monkeypatch,
+            tmp_path,
+            torch=FakeTorch(factor=factor),
+            only=["D=64"],
+            cases=[Case(70, 64, mask, dtype, batch=2, heads=3)],
+        )
+        fa3, step = (
+            next(record for record in read_records(path) if record.get(name) == value)
+            for name, value in (("short", "fa3"), ("step", MMA_STEPS[-1]))
+        )
         right = factor == 1
         assert (code, fa3["right"], "median_ms" in fa3) == (1 - right, right, right)
         assert ("speed_over_fa3" in step) == right and fa3["baseline"] == "FlashAttention-3"
     (takes,) = (takes for short, _, takes, _ in BASELINES if short == "fa3")
-    assert all(takes(case) == (case.mask in DENSE and case.dtype != "e4m3")
-               for case in all_cases())
+    assert all(takes(case) == (case.mask in DENSE and case.dtype != "e4m3") for case in all_cases())
 
 
 @pytest.mark.parametrize("factor", [1, 1.1])
-def test_flash_attention_3_in_e4m3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-                                   factor: float) -> None:
+def test_flash_attention_3_in_e4m3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, factor: float) -> None:
     """It gets the bits and the scales of heads; steps that take 16 bits are left out."""
     monkeypatch.setenv("FA3_LIBRARY", __file__)
-    _, path = command(monkeypatch, tmp_path, torch=FakeTorch(factor=factor), only=["D=64"],
-                      cases=[Case(70, 64, "causal", "e4m3", batch=2, heads=3)])
+    _, path = command(
+        monkeypatch,
+        tmp_path,
+        torch=FakeTorch(factor=factor),
+        only=["D=64"],
+        cases=[Case(70, 64, "causal", "e4m3", batch=2, heads=3)],
+    )
     (record,) = read_records(path)
     assert (record["short"], record["dtype"], record["right"]) == ("fa3_fp8", "e4m3", factor == 1)
 
@@ -211,9 +229,11 @@ class BackwardTorch(FakeTorch):
     def __init__(self, factor: float) -> None:
         super().__init__(factor=factor)
         self.nn = SimpleNamespace(
-            attention=SimpleNamespace(sdpa_kernel=lambda _: nullcontext(), SDPBackend=SimpleNamespace(
-                FLASH_ATTENTION=0, CUDNN_ATTENTION=1)),
-            functional=SimpleNamespace(scaled_dot_product_attention=self.attention))
+            attention=SimpleNamespace(
+                sdpa_kernel=lambda _: nullcontext(), SDPBackend=SimpleNamespace(FLASH_ATTENTION=0, CUDNN_ATTENTION=1)
+            ),
+            functional=SimpleNamespace(scaled_dot_product_attention=self.attention),
+        )
         self.autograd = SimpleNamespace(grad=self.grad)
 
     def attention(self, q: FakeTensor, k: FakeTensor, v: FakeTensor, is_causal: bool) -> FakeTensor:
@@ -229,12 +249,12 @@ class BackwardTorch(FakeTorch):
 
 @pytest.mark.parametrize("dtype, mask, factor", [("fp16", "causal", 1), ("bf16", "full", 1), ("fp16", "full", 1.01)])
 def test_backward_steps_are_compared_with_backward_passes(
-        monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dtype: str, mask: str, factor: float) -> None:
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dtype: str, mask: str, factor: float
+) -> None:
     """All gradients are checked; a baseline whose gradients are wrong by 1 % is not timed."""
     step = step_names("backward")[-1]
     monkeypatch.setattr(run, "backward_cases", lambda: [Case(70, 64, mask, dtype, 2, 3, "backward")])
-    code, path = command(monkeypatch, tmp_path, torch=BackwardTorch(factor), backward=True,
-                         steps=[step, MMA_STEPS[-1]])
+    code, path = command(monkeypatch, tmp_path, torch=BackwardTorch(factor), backward=True, steps=[step, MMA_STEPS[-1]])
     assert path == tmp_path / "results/backward/bench_0123456789ab.jsonl"
     own, *baselines = read_records(path)
     entries = 2 * 3 * (70 * 70 if mask == "full" else 70 * 71 // 2)
@@ -270,11 +290,16 @@ def test_inputs_in_e4m3_are_those_of_the_programs() -> None:
     assert inputs.memory[0].size == case.elements() and inputs.scales_memory[0].size == 4 * 6
 
 
-@pytest.mark.parametrize("library, capability, why", [
-    ("", (9, 0), "FA3_LIBRARY names no library of it"),
-    (__file__, (8, 0), "it needs a GPU of compute capability 9.0")])
-def test_flash_attention_3_may_be_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys,
-                                         library: str, capability: tuple, why: str) -> None:
+@pytest.mark.parametrize(
+    "library, capability, why",
+    [
+        ("", (9, 0), "FA3_LIBRARY names no library of it"),
+        (__file__, (8, 0), "it needs a GPU of compute capability 9.0"),
+    ],
+)
+def test_flash_attention_3_may_be_absent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys, library: str, capability: tuple, why: str
+) -> None:
     monkeypatch.setenv("FA3_LIBRARY", library)
     code, path = command(monkeypatch, tmp_path, torch=FakeTorch(capability), cases=[SMALL])
     assert code == 0 and "fa3" not in [record.get("short") for record in read_records(path)]
@@ -282,8 +307,7 @@ def test_flash_attention_3_may_be_absent(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 @pytest.mark.parametrize("library", ["missing.so", "pytest.ini"])
-def test_a_bad_fa3_library_is_a_usage_error(monkeypatch: pytest.MonkeyPatch, capsys,
-                                            library: str) -> None:
+def test_a_bad_fa3_library_is_a_usage_error(monkeypatch: pytest.MonkeyPatch, capsys, library: str) -> None:
     monkeypatch.setenv("FA3_LIBRARY", str(REPOSITORY / library))
     monkeypatch.setattr(run, "torch_on_a_gpu", FakeTorch)
     monkeypatch.setattr(sys, "argv", ["run", str(STEP_DIR), "results"])
@@ -293,17 +317,22 @@ def test_a_bad_fa3_library_is_a_usage_error(monkeypatch: pytest.MonkeyPatch, cap
     assert told.err.startswith(f"bench: FA3_LIBRARY={REPOSITORY / library}: must be a library of")
 
 
-@pytest.mark.parametrize("answer, expected", [
-    ("1755, 3201, 612.34", {"sm_clock_mhz": 1755, "memory_clock_mhz": 3201, "power_w": 612.34}),
-    ("[N/A], 3201, 612.34", {}), ("", {})])
-def test_clocks_and_power_are_of_each_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-                                             answer: str, expected: dict) -> None:
+@pytest.mark.parametrize(
+    "answer, expected",
+    [
+        ("1755, 3201, 612.34", {"sm_clock_mhz": 1755, "memory_clock_mhz": 3201, "power_w": 612.34}),
+        ("[N/A], 3201, 612.34", {}),
+        ("", {}),
+    ],
+)
+def test_clocks_and_power_are_of_each_record(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: str, expected: dict
+) -> None:
     """They are asked for while the GPU works; those of the ceilings are in no record."""
     forward, passes = StepCall.__call__, []
     monkeypatch.setattr(StepCall, "__call__", lambda self: forward(passes.append(1) or self))
     program = tmp_path / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\necho $2 $6 >> {tmp_path}/asked\n"
-                       f"while true; do echo '{answer}'; sleep 0.01; done\n")
+    program.write_text(f"#!/bin/sh\necho $2 $6 >> {tmp_path}/asked\nwhile true; do echo '{answer}'; sleep 0.01; done\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(Device, "address", lambda self: "0000:0b:00.0")
@@ -314,7 +343,8 @@ def test_clocks_and_power_are_of_each_record(monkeypatch: pytest.MonkeyPatch, tm
     for record in read_records(path):
         assert {name: record[name] for name in run.GPU_STATE if name in record} == expected
     assert set((tmp_path / "asked").read_text().splitlines()) == {
-        "0000:0b:00.0 --query-gpu=clocks.sm,clocks.mem,power.draw.instant"}
+        "0000:0b:00.0 --query-gpu=clocks.sm,clocks.mem,power.draw.instant"
+    }
 
 
 def test_block_masks_are_those_of_the_program(libraries: list[StepLibrary]) -> None:
@@ -330,8 +360,9 @@ def test_block_masks_are_those_of_the_program(libraries: list[StepLibrary]) -> N
         assert record["mask_form"] == ("row spans" if record["step"] in SPAN_STEPS else "blocks")
 
 
-@pytest.mark.parametrize("mask", ["full", "causal", "empty", "window:40", "document:5", "prefix:30",
-                                  "dilated:2", "random:0.5"])
+@pytest.mark.parametrize(
+    "mask", ["full", "causal", "empty", "window:40", "document:5", "prefix:30", "dilated:2", "random:0.5"]
+)
 def test_spans_of_a_mask(mask: str) -> None:
     dense = masks.preset(Problem(seqlen=200, mask=mask))
     spans, key = row_spans(Case(200, 64, mask), None if mask in DENSE else dense), np.arange(200)
@@ -342,29 +373,39 @@ def test_spans_of_a_mask(mask: str) -> None:
 
 # --- The command ----------------------------------------------------------------------------------
 
-def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, commit: str = "0123456789ab",
-            torch: object = None, cases: Sequence[Case] = (SMALL, replace(SMALL, mask="full")),
-            steps: Sequence[str] = MMA_STEPS[-1:], **options: object) -> tuple[int, Path]:
+
+def command(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    commit: str = "0123456789ab",
+    torch: object = None,
+    cases: Sequence[Case] = (SMALL, replace(SMALL, mask="full")),
+    steps: Sequence[str] = MMA_STEPS[-1:],
+    **options: object,
+) -> tuple[int, Path]:
     """make bench with small cases: its exit code and the records."""
-    for name, value in {"measure_ceilings": lambda _: ORIGIN | {"commit": commit},
-                        "torch_on_a_gpu": lambda: torch, "Plan": partial(Plan, 0.0),
-                        "all_cases": lambda: cases,
-                        "Stopwatch": partial(Stopwatch, **STOPWATCH)}.items():
+    for name, value in {
+        "measure_ceilings": lambda _: ORIGIN | {"commit": commit},
+        "torch_on_a_gpu": lambda: torch,
+        "Plan": partial(Plan, 0.0),
+        "all_cases": lambda: cases,
+        "Stopwatch": partial(Stopwatch, **STOPWATCH),
+    }.items():
         monkeypatch.setattr(run, name, value)
     build = tmp_path / "build"
     build.mkdir(exist_ok=True)
     for name in (name for step in steps for name in (f"lib{step}.so", step)):
         (build / name).unlink(missing_ok=True)
         (build / name).symlink_to(STEP_DIR / name)
-    words = SimpleNamespace(**{"build": build, "results": tmp_path / "results", "quick": False,
-                               "backward": False, "only": []} | options)
+    words = SimpleNamespace(
+        **{"build": build, "results": tmp_path / "results", "quick": False, "backward": False, "only": []} | options
+    )
     code = run.run(words)
     (path,) = [*tmp_path.glob("results/*/*"), *build.glob("bench.jsonl")]
     return code, path
 
 
-def test_recorded_cases_are_not_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-                                               capsys) -> None:
+def test_recorded_cases_are_not_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys) -> None:
     assert command(monkeypatch, tmp_path) == (0, tmp_path / "results/h200/bench_0123456789ab.jsonl")
     path = tmp_path / "results/h200/bench_0123456789ab.jsonl"
     first, _ = lines = path.read_text().splitlines()
@@ -379,19 +420,24 @@ def test_recorded_cases_are_not_measured_again(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize("changes", [{"commit": "0123456789ab-dirty"}, {"only": ["full"]}])
-def test_dirty_or_partial_runs_start_a_new_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-                                                changes: dict) -> None:
+def test_dirty_or_partial_runs_start_a_new_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changes: dict) -> None:
     for _ in range(2):
         code, path = command(monkeypatch, tmp_path, **changes)
         assert (code, path) == (0, tmp_path / "build" / "bench.jsonl")
         assert len(read_records(path)) == 2 - ("only" in changes)
 
 
-@pytest.mark.parametrize("target, name, wrong", [
-    (Inputs, "head", lambda head: lambda *x: [1.01 * y for y in head(*x)]),
-    (StepCall, "__call__", lambda call: lambda self: None)], ids=["other inputs", "no output"])
-def test_a_wrong_answer_has_no_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: type,
-                                    name: str, wrong) -> None:
+@pytest.mark.parametrize(
+    "target, name, wrong",
+    [
+        (Inputs, "head", lambda head: lambda *x: [1.01 * y for y in head(*x)]),
+        (StepCall, "__call__", lambda call: lambda self: None),
+    ],
+    ids=["other inputs", "no output"],
+)
+def test_a_wrong_answer_has_no_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: type, name: str, wrong
+) -> None:
     monkeypatch.setattr(target, name, wrong(getattr(target, name)))
     code, path = command(monkeypatch, tmp_path)
     assert code == 1

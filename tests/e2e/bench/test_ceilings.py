@@ -8,17 +8,22 @@ import pytest
 from tests.lib.programs import RIGHT, USAGE, Program, read_records
 
 SMALL = ("-b", 1, "-H", 1, "-n", 64, "-r", 1, "--min-time", 0)
-CEILINGS = ("ceiling_ffma_tflops", "ceiling_mma_tflops", "ceiling_wgmma_tflops",
-            "ceiling_wgmma_e4m3_tflops", "ceiling_exp_g_per_s", "ceiling_copy_gb_per_s",
-            "ceiling_date")
+CEILINGS = (
+    "ceiling_ffma_tflops",
+    "ceiling_mma_tflops",
+    "ceiling_wgmma_tflops",
+    "ceiling_wgmma_e4m3_tflops",
+    "ceiling_exp_g_per_s",
+    "ceiling_copy_gb_per_s",
+    "ceiling_date",
+)
 
 
 @pytest.mark.cpu_only("a GPU has ceilings")
 def test_cpu_backend_has_no_ceilings(any_step: Program, tmp_path: Path) -> None:
     done = any_step.run("--ceilings", "-j", tmp_path / "records")
     assert (done.returncode, done.stdout) == (USAGE, "")
-    assert done.stderr == (f"{any_step.name}: --ceilings: needs a GPU; the CPU backend does not "
-                           "know how fast one is\n")
+    assert done.stderr == (f"{any_step.name}: --ceilings: needs a GPU; the CPU backend does not know how fast one is\n")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -33,20 +33,22 @@ def program_mask(program: Program, p: Problem, directory: Path) -> masks.BlockMa
     return masks.read(directory)
 
 
-@pytest.mark.parametrize("p", [
-    Problem(batch=2, heads=4, kv_heads=2, seqlen=70, seqlen_kv=101, head_dim=64, mask="causal"),
-    Problem(heads=2, seqlen=133, seqlen_kv=70, head_dim=128, dtype="bf16"),
-], ids=["fp16 causal", "bf16 full"])
+@pytest.mark.parametrize(
+    "p",
+    [
+        Problem(batch=2, heads=4, kv_heads=2, seqlen=70, seqlen_kv=101, head_dim=64, mask="causal"),
+        Problem(heads=2, seqlen=133, seqlen_kv=70, head_dim=128, dtype="bf16"),
+    ],
+    ids=["fp16 causal", "bf16 full"],
+)
 def test_library_gives_the_bits_of_the_program(kind_step: Program, p: Problem, tmp_path: Path) -> None:
     """O and LSE of the same inputs; steps with block masks get the mask that the program built."""
     library = library_of(kind_step.name)
     if library.takes_e4m3:
         pytest.skip("test_inputs_in_e4m3_are_those_of_the_programs")
     p = p.for_step(kind_step)
-    inputs = [x.astype(np.float16) if p.dtype == "fp16" else bf16_bits(x)
-              for x in rounded_inputs(p)]
-    expected, _ = kind_step.solve(
-        tmp_path / "out", *p.options_with_files(tmp_path / "in", *inputs))
+    inputs = [x.astype(np.float16) if p.dtype == "fp16" else bf16_bits(x) for x in rounded_inputs(p)]
+    expected, _ = kind_step.solve(tmp_path / "out", *p.options_with_files(tmp_path / "in", *inputs))
     if library.takes_spans:
         ends = np.arange(p.seqlen) + 1 + p.seqlen_kv - p.seqlen if p.mask == "causal" else p.seqlen_kv
         spans = np.zeros((1, 1, p.seqlen, 2), np.int32)
@@ -77,16 +79,17 @@ def test_library_takes_block_masks(tmp_path: Path) -> None:
     m = masks.with_fewest_copies(m)
     p = replace(p, mask=str(m.write(tmp_path / "mask")))
     inputs = [x.astype(np.float16) for x in rounded_inputs(p)]
-    expected, record = Program(MASK_STEPS[0]).solve(
-        tmp_path / "out", *p.options_with_files(tmp_path / "in", *inputs))
+    expected, record = Program(MASK_STEPS[0]).solve(tmp_path / "out", *p.options_with_files(tmp_path / "in", *inputs))
     assert min(record[f"mask_blocks_{kind}"] for kind in ("full", "causal", "partial")) > 0
     call = Call(library_of(MASK_STEPS[0]), p, inputs, m)
     assert call.result().same_bits(expected)
 
 
 @pytest.mark.cpu_only("it is about the speed of the CPU backend")
-@pytest.mark.skipif("SIMT_SLOW" in os.environ or os.getloadavg()[0] > 2 * os.cpu_count(),
-                    reason="SIMT_SLOW, or a busy machine: no verdict on speed")
+@pytest.mark.skipif(
+    "SIMT_SLOW" in os.environ or os.getloadavg()[0] > 2 * os.cpu_count(),
+    reason="SIMT_SLOW, or a busy machine: no verdict on speed",
+)
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", MMA_STEPS[-2:])
 def test_small_problem_is_quick(name: str) -> None:
@@ -104,9 +107,9 @@ def test_small_problem_is_quick(name: str) -> None:
 
 
 def test_half_of_a_flush_is_overwritten_and_half_only_read() -> None:
-    memory = Device(library_of(NAIVE)).upload(np.full(8192, 0xff, np.uint8))
+    memory = Device(library_of(NAIVE)).upload(np.full(8192, 0xFF, np.uint8))
     memory.flush_l2()
-    assert (memory.download(np.empty(8192, np.uint8)) == np.repeat([0, 0xff], 4096)).all()
+    assert (memory.download(np.empty(8192, np.uint8)) == np.repeat([0, 0xFF], 4096)).all()
 
 
 def test_libraries_refuse_in_one_sentence() -> None:
@@ -117,9 +120,10 @@ def test_libraries_refuse_in_one_sentence() -> None:
         with pytest.raises(ValueError, match=f"--head-dim 40: {library.name} takes D = 32, 64,"):
             library.forward(refused, 0, 0, 0, 0, 0)
     for name, more, why in (
-            (NAIVE, {"workspace_bytes": 255}, "needs a workspace of 256 bytes or more, not 255"),
-            (MASK_STEPS[0], {}, "needs a block mask"),
-            (several[-1], {"mask": BlockMask()}, "takes no block mask")):
+        (NAIVE, {"workspace_bytes": 255}, "needs a workspace of 256 bytes or more, not 255"),
+        (MASK_STEPS[0], {}, "needs a block mask"),
+        (several[-1], {"mask": BlockMask()}, "takes no block mask"),
+    ):
         with pytest.raises(ValueError, match=f"{name} {why}"):
             library_of(name).forward(SMALL, 0, 0, 0, 0, 0, **more)
     odd = BlockMask(q_block_size=64, kv_block_size=32)
@@ -135,8 +139,7 @@ def test_library_builds_with_nvcc_and_exports_its_functions(tmp_path: Path) -> N
     tree = SourceTree(tmp_path)
     path = "build/cuda-sm_90/libstep01.so"  # of the step that compiles fastest
     tree.made("BACKEND=cuda", "ARCH=sm_90", "FAST=1", path)
-    symbols = subprocess.run(["nm", "-D", tree.root / path], capture_output=True, text=True,
-                             check=True)
+    symbols = subprocess.run(["nm", "-D", tree.root / path], capture_output=True, text=True, check=True)
     exported = re.findall(r" [A-TV-Z] (\w+)$", symbols.stdout, re.MULTILINE)
     assert "step_forward" in exported
     assert all(name.startswith(("step_", "device_", "timer_")) for name in exported)

@@ -39,22 +39,21 @@ class Clock:
             self.log.append(name)
             self.now += milliseconds
             self.enqueued += enqueueing
+
         return call
 
 
 def test_kernels_are_called_once_a_round_and_slow_ones_in_fewer() -> None:
     clock = Clock()
-    calls = {"fast": clock.call("fast", 1), "other": clock.call("other", 1.5),
-             "slow": clock.call("slow", 100)}
+    calls = {"fast": clock.call("fast", 1), "other": clock.call("other", 1.5), "slow": clock.call("slow", 100)}
     found = measure(calls, Stopwatch(clock), Plan(40, least=3, most=32))
     counts = Counter(clock.log)
     assert counts == {"fast": 2 + 32, "other": 2 + 32, "slow": 2 + 4}
-    assert {name: len(times) for name, times in found.times.items()} == {
-        "fast": 32, "other": 32, "slow": 4}
-    rounds = [frozenset(clock.log[i:i + 2]) for i in range(7, 20, 2)]
+    assert {name: len(times) for name, times in found.times.items()} == {"fast": 32, "other": 32, "slow": 4}
+    rounds = [frozenset(clock.log[i : i + 2]) for i in range(7, 20, 2)]
     assert {"fast", "other"} in rounds
     assert found.times["fast"].speed_over("slow", found.times["slow"])["speed_over_slow"] == 100
-    orders = {tuple(clock.log[i:i + 2]) for i in range(20, 60)}
+    orders = {tuple(clock.log[i : i + 2]) for i in range(20, 60)}
     assert {("fast", "other"), ("other", "fast")} <= orders
 
 
@@ -73,8 +72,8 @@ def test_a_baseline_that_fails_is_left_out() -> None:
         calls_left[0] -= 1
         if calls_left[0] == 0:
             raise RuntimeError("out of\n memory")
-    found = measure({"fails": fails, "fine": clock.call("fine", 1)}, Stopwatch(clock),
-                    Plan(10, most=10))
+
+    found = measure({"fails": fails, "fine": clock.call("fine", 1)}, Stopwatch(clock), Plan(10, most=10))
     assert found.failed == {"fails": "out of memory"} and list(found.times) == ["fine"]
     assert len(found.times["fine"]) == 10
 
@@ -82,6 +81,7 @@ def test_a_baseline_that_fails_is_left_out() -> None:
 def test_a_device_that_fails_ends_everything() -> None:
     def breaks() -> None:
         raise DeviceError("an illegal memory access was encountered")
+
     with pytest.raises(DeviceError):
         measure({"breaks": breaks}, Stopwatch(Clock()), Plan())
 

@@ -19,8 +19,7 @@ def npy(header: str, data: bytes) -> bytes:
     return b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text + data
 
 
-def of(shape: str = "(1, 2, 5, 32)", descr: str = "'<f2'", order: str = "False",
-       data: bytes = GOOD.tobytes()) -> bytes:
+def of(shape: str = "(1, 2, 5, 32)", descr: str = "'<f2'", order: str = "False", data: bytes = GOOD.tobytes()) -> bytes:
     return npy(f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}", data)
 
 
@@ -76,19 +75,23 @@ def test_input_that_is_no_directory(any_step: Program, tmp_path: Path) -> None:
     assert f"--input {missing}" in refused(any_step, tmp_path, "--input", missing)
 
 
-@pytest.mark.parametrize("q, k, v, fragments", [
-    ((1, 2, 5, 32), (2, 2, 5, 32), (2, 2, 5, 32), ["k.npy", "dimension 0 is 2", "1 in q.npy"]),
-    ((1, 2, 5, 32), (1, 2, 5, 64), (1, 2, 5, 64), ["k.npy", "dimension 3 is 64", "32 in q.npy"]),
-    ((1, 2, 5, 32), (1, 2, 5, 32), (1, 1, 5, 32), ["v.npy", "dimension 1 is 1", "2 in k.npy"]),
-    ((1, 2, 5, 32), (1, 2, 6, 32), (1, 2, 5, 32), ["v.npy", "dimension 2 is 5", "6 in k.npy"]),
-    ((1, 2, 5, 32), (1, 2, 6, 32), (1, 2, 6, 64), ["v.npy", "dimension 3 is 64", "32 in k.npy"]),
-    ((1, 2, 5, 32), (1, 2, 6, 32), (2, 2, 6, 32), ["v.npy", "dimension 0 is 2", "1 in k.npy"]),
-    ((1, 4, 5, 32), (1, 3, 5, 32), (1, 3, 5, 32), ["k.npy", "3 heads", "divide", "4 of q.npy"]),
-    ((1, 1, 5, 32), (1, 2, 5, 32), (1, 2, 5, 32), ["k.npy", "2 heads", "divide", "1 of q.npy"]),
-    ((1, 1, 2, 300), (1, 1, 2, 300), (1, 1, 2, 300), [": --head-dim 300: must be from 1 to 256"]),
-])
-def test_shapes_that_cannot_be_used(any_step: Program, tmp_path: Path, q: tuple, k: tuple, v: tuple,
-                                     fragments: list) -> None:
+@pytest.mark.parametrize(
+    "q, k, v, fragments",
+    [
+        ((1, 2, 5, 32), (2, 2, 5, 32), (2, 2, 5, 32), ["k.npy", "dimension 0 is 2", "1 in q.npy"]),
+        ((1, 2, 5, 32), (1, 2, 5, 64), (1, 2, 5, 64), ["k.npy", "dimension 3 is 64", "32 in q.npy"]),
+        ((1, 2, 5, 32), (1, 2, 5, 32), (1, 1, 5, 32), ["v.npy", "dimension 1 is 1", "2 in k.npy"]),
+        ((1, 2, 5, 32), (1, 2, 6, 32), (1, 2, 5, 32), ["v.npy", "dimension 2 is 5", "6 in k.npy"]),
+        ((1, 2, 5, 32), (1, 2, 6, 32), (1, 2, 6, 64), ["v.npy", "dimension 3 is 64", "32 in k.npy"]),
+        ((1, 2, 5, 32), (1, 2, 6, 32), (2, 2, 6, 32), ["v.npy", "dimension 0 is 2", "1 in k.npy"]),
+        ((1, 4, 5, 32), (1, 3, 5, 32), (1, 3, 5, 32), ["k.npy", "3 heads", "divide", "4 of q.npy"]),
+        ((1, 1, 5, 32), (1, 2, 5, 32), (1, 2, 5, 32), ["k.npy", "2 heads", "divide", "1 of q.npy"]),
+        ((1, 1, 2, 300), (1, 1, 2, 300), (1, 1, 2, 300), [": --head-dim 300: must be from 1 to 256"]),
+    ],
+)
+def test_shapes_that_cannot_be_used(
+    any_step: Program, tmp_path: Path, q: tuple, k: tuple, v: tuple, fragments: list
+) -> None:
     directory = tmp_path / "in"
     directory.mkdir()
     for name, shape in (("q", q), ("k", k), ("v", v)):

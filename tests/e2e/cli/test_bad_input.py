@@ -14,47 +14,73 @@ HUGE = "99999999999999999999"
 # Options, and what the line must contain: the option, the value, valid values.
 BAD_OPTIONS = [
     # Numbers that are malformed, zero, negative or huge.
-    *[([option, value], [name, value, "from 1 to"])
-      for option, name in (("-b", "--batch"), ("-H", "--heads"), ("-G", "--kv-heads"),
-                           ("-n", "--seqlen"), ("-k", "--seqlen-kv"), ("-d", "--head-dim"))
-      for value in ("0", "-1", "two", "1.5", "12x", "0x10", "1e3", "nan", HUGE, f"-{HUGE}",
-                    " 5", "+5", "5 ")],
+    *[
+        ([option, value], [name, value, "from 1 to"])
+        for option, name in (
+            ("-b", "--batch"),
+            ("-H", "--heads"),
+            ("-G", "--kv-heads"),
+            ("-n", "--seqlen"),
+            ("-k", "--seqlen-kv"),
+            ("-d", "--head-dim"),
+        )
+        for value in ("0", "-1", "two", "1.5", "12x", "0x10", "1e3", "nan", HUGE, f"-{HUGE}", " 5", "+5", "5 ")
+    ],
     (["--batch", ""], ["--batch", "integer"]),
     (["--batch=2147483648"], ["--batch 2147483648", "from 1 to 2147483647"]),
     (["--seqlen", "2000000000"], ["--seqlen 2000000000", "from 1 to 1073741824"]),
-    *[(["--head-dim", value], [f"--head-dim {value}", "from 1 to 256"])
-      for value in ("257", "65536", "65537")],
-    (["-b", "2147483647", "-H", "2147483647", "-n", "1000000000", "-d", "256"],
-     ["--batch 2147483647", "--heads 2147483647", "--seqlen 1000000000", "GB"]),
+    *[(["--head-dim", value], [f"--head-dim {value}", "from 1 to 256"]) for value in ("257", "65536", "65537")],
+    (
+        ["-b", "2147483647", "-H", "2147483647", "-n", "1000000000", "-d", "256"],
+        ["--batch 2147483647", "--heads 2147483647", "--seqlen 1000000000", "GB"],
+    ),
     (["-b", "100000", "-n", "1000000"], ["--batch 100000", "--seqlen 1000000", "GB"]),
     (["-k", "1000000000", "-d", "256", "-H", "64"], ["--seqlen-kv 1000000000", "GB"]),
-    *[(["--scale", value], ["--scale", value, "finite number"])
-      for value in ("x", "nan", "inf", "-inf", "1e999", "1.0.0", "", " 1", "+1", "0x1",
-                    "infinity")],
-    *[(["--scale", value], [f"--scale {value}", "must be positive"])
-      for value in ("0", "-1", "1e-39", "1e300", "33")],
-    *[(["--min-time", value], ["--min-time", value, right])
-      for value, right in (("x", "finite number"), ("nan", "finite number"), ("-1", "0 or more"))],
-    *[(["--repeat", value], ["--repeat", value, "from 0 to"])
-      for value in ("-1", "x", HUGE, "1.5")],
-    *[(["--seed", value], ["--seed", value, "from 0 to 2^64 - 1"])
-      for value in ("-1", "x", "18446744073709551616", HUGE, "1.5", "", " 5", "+5", "- 5")],
+    *[
+        (["--scale", value], ["--scale", value, "finite number"])
+        for value in ("x", "nan", "inf", "-inf", "1e999", "1.0.0", "", " 1", "+1", "0x1", "infinity")
+    ],
+    *[(["--scale", value], [f"--scale {value}", "must be positive"]) for value in ("0", "-1", "1e-39", "1e300", "33")],
+    *[
+        (["--min-time", value], ["--min-time", value, right])
+        for value, right in (("x", "finite number"), ("nan", "finite number"), ("-1", "0 or more"))
+    ],
+    *[(["--repeat", value], ["--repeat", value, "from 0 to"]) for value in ("-1", "x", HUGE, "1.5")],
+    *[
+        (["--seed", value], ["--seed", value, "from 0 to 2^64 - 1"])
+        for value in ("-1", "x", "18446744073709551616", HUGE, "1.5", "", " 5", "+5", "- 5")
+    ],
     # Names that do not exist.
     *[(["--dtype", value], ["--dtype", value, "fp16 or bf16"]) for value in ("fp32", "FP16", "")],
-    *[(["--mask", value], ["--mask", value, "full or causal"])
-      for value in ("diagonal", "window:32", "FULL", "m.npy", "")],
+    *[
+        (["--mask", value], ["--mask", value, "full or causal"])
+        for value in ("diagonal", "window:32", "FULL", "m.npy", "")
+    ],
     *[(["--layout", value], ["--layout", value, "bhnd or bnhd"]) for value in ("nhbd", "")],
     (["--input", "uniform"], ["--input uniform", "normal, outlier, spiky, sink, constant", "directory"]),
-    *[(["--check", value], ["--check", value, "all, rows:N or none"])
-      for value in ("some", "row:5", "")],
-    *[(["--check", f"rows:{value}"], ["--check rows:", value, "from 1 to"])
-      for value in ("0", "-5", "x", HUGE, "", " 5", "+5")],
-    *[(["--mask-block", value], ["--mask-block", value, "two sizes", "128x64"])
-      for value in ("128", "x64", "64x", "-1x64", "128x64x", "axb", "", " 1x1", "+1x1", "1x 1",
-                    "1x+1")],
-    *[(["--mask-block", value], ["--mask-block", value, "each size must be from 1 to 16384"])
-      for value in ("0x64", "64x0", "0x0", "16385x64", "64x999999999", "12345678901x64",
-                    f"{HUGE}x{HUGE}", "4294967296x64", "64x18446744073709551680")],
+    *[(["--check", value], ["--check", value, "all, rows:N or none"]) for value in ("some", "row:5", "")],
+    *[
+        (["--check", f"rows:{value}"], ["--check rows:", value, "from 1 to"])
+        for value in ("0", "-5", "x", HUGE, "", " 5", "+5")
+    ],
+    *[
+        (["--mask-block", value], ["--mask-block", value, "two sizes", "128x64"])
+        for value in ("128", "x64", "64x", "-1x64", "128x64x", "axb", "", " 1x1", "+1x1", "1x 1", "1x+1")
+    ],
+    *[
+        (["--mask-block", value], ["--mask-block", value, "each size must be from 1 to 16384"])
+        for value in (
+            "0x64",
+            "64x0",
+            "0x0",
+            "16385x64",
+            "64x999999999",
+            "12345678901x64",
+            f"{HUGE}x{HUGE}",
+            "4294967296x64",
+            "64x18446744073709551680",
+        )
+    ],
     # If a value does not fit in the line, only its middle is left out.
     (["--dtype", "x" * 3000], ["--dtype xxx", "xxx: must be fp16 or bf16"]),
     # Values that contradict each other.
@@ -63,17 +89,21 @@ BAD_OPTIONS = [
     # Options that exclude each other; test_options_that_need_a_run has the others.
     (["--draw-mask", "--info"], ["--draw-mask", "--info must not be given"]),
     # Options that do not exist or are ambiguous; values that are missing or too many.
-    *[([*before, option, *after], [f": {option}: {fault}; --help lists the options"])
-      for before, option, after, fault in (
-          ([], "--nonsense", ["-n", "5"], "no such option"),
-          (["-n", "5"], "--nonsense=3", ["-d", "64"], "no such option"),
-          ([], "-z", ["-n", "5"], "no such option"),
-          (["-n", "5"], "-z5", ["-d", "64"], "no such option"),
-          ([], "--se", ["5"], "may be short for --seqlen, --seqlen-kv or --seed"),
-          (["-n", "5"], "--sc=1", [], "may be short for --scales or --scale"),
-          (["-n", "5"], "--batch", [], "needs a value"), (["-n", "5"], "-b", [], "needs a value"),
-          (["-n", "5"], "--mask-b", [], "needs a value"),
-          ([], "--info=yes", [], "takes no value"))],
+    *[
+        ([*before, option, *after], [f": {option}: {fault}; --help lists the options"])
+        for before, option, after, fault in (
+            ([], "--nonsense", ["-n", "5"], "no such option"),
+            (["-n", "5"], "--nonsense=3", ["-d", "64"], "no such option"),
+            ([], "-z", ["-n", "5"], "no such option"),
+            (["-n", "5"], "-z5", ["-d", "64"], "no such option"),
+            ([], "--se", ["5"], "may be short for --seqlen, --seqlen-kv or --seed"),
+            (["-n", "5"], "--sc=1", [], "may be short for --scales or --scale"),
+            (["-n", "5"], "--batch", [], "needs a value"),
+            (["-n", "5"], "-b", [], "needs a value"),
+            (["-n", "5"], "--mask-b", [], "needs a value"),
+            ([], "--info=yes", [], "takes no value"),
+        )
+    ],
     (["attend"], ["attend", "unexpected argument", "--help"]),
     (["-n", "5", "16"], ["16", "unexpected argument", "--help"]),
 ]
@@ -87,8 +117,9 @@ def files_in(directory: Path) -> list[Path]:
 def refused(program: Program, directory: Path, *options: object, **more) -> str:
     """Runs it where it could write files; it must write none. Returns the one line on stderr."""
     before = files_in(directory)
-    done = program.run("--repeat", 0, "-o", directory / "out", "-j", directory / "records.json",
-                       *options, timeout=60, **more)
+    done = program.run(
+        "--repeat", 0, "-o", directory / "out", "-j", directory / "records.json", *options, timeout=60, **more
+    )
     assert done.returncode == USAGE, done
     assert done.stdout == ""
     assert re.fullmatch(r"[^\n]+\n", done.stderr), f"not one line: {done.stderr!r}"
@@ -96,8 +127,7 @@ def refused(program: Program, directory: Path, *options: object, **more) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize("options, fragments", BAD_OPTIONS,
-                         ids=[" ".join(options)[:60] for options, _ in BAD_OPTIONS])
+@pytest.mark.parametrize("options, fragments", BAD_OPTIONS, ids=[" ".join(options)[:60] for options, _ in BAD_OPTIONS])
 def test_bad_options(any_step: Program, tmp_path: Path, options: list, fragments: list) -> None:
     line = refused(any_step, tmp_path, *options)
     assert line.startswith(f"{any_step.name}: ")
@@ -113,10 +143,16 @@ def test_reports_that_do_not_exist(any_step: Program, tmp_path: Path) -> None:
         assert "--report=nonsense" in line and "counts" in line
 
 
-@pytest.mark.parametrize("instead, other", [
-    ("--draw-mask", ["-o", "out"]), ("--draw-mask", ["-j", "records"]),
-    ("--draw-mask", ["--save-mask", "mask"]), ("--info", ["-o", "out"]),
-    ("--info", ["--save-mask", "mask"])])
+@pytest.mark.parametrize(
+    "instead, other",
+    [
+        ("--draw-mask", ["-o", "out"]),
+        ("--draw-mask", ["-j", "records"]),
+        ("--draw-mask", ["--save-mask", "mask"]),
+        ("--info", ["-o", "out"]),
+        ("--info", ["--save-mask", "mask"]),
+    ],
+)
 def test_options_that_need_a_run(tmp_path: Path, instead: str, other: list[str]) -> None:
     """Without a run nothing is written, except a mask with --draw-mask --save-mask. A file of cases
     is not even read."""
@@ -129,8 +165,11 @@ def test_options_that_need_a_run(tmp_path: Path, instead: str, other: list[str])
     for more in ([], ["--cases", "missing"]):
         done = Program(MASK_STEPS[0]).run(*options, *more)
         assert (done.returncode, done.stdout) == (USAGE, "")
-        assert re.fullmatch(rf"{MASK_STEPS[0]}: {instead}: \w+ instead of running, so {name} must not be "
-                            r"given with it\n", done.stderr)
+        assert re.fullmatch(
+            rf"{MASK_STEPS[0]}: {instead}: \w+ instead of running, so {name} must not be "
+            r"given with it\n",
+            done.stderr,
+        )
     assert files_in(tmp_path) == []
 
 
@@ -142,8 +181,7 @@ BAD_CASES = [
     ("-n 4\n-n five\n", [":2: ", "--seqlen five", "from 1 to"]),
     ("-n 4\n--nonsense\n", [":2: --nonsense: no such option"]),
     ("-n 4 -b\n", [":1: -b: needs a value"]),
-    ("-n 4\n\n--cases other.txt\n",
-     [":3: ", "--cases, --ceilings, --help and --version cannot stand here"]),
+    ("-n 4\n\n--cases other.txt\n", [":3: ", "--cases, --ceilings, --help and --version cannot stand here"]),
     ("--help\n", [":1: ", "--cases, --ceilings, --help and --version cannot stand here"]),
     ("-n 64\n--ceilings\n", [":2: --cases, --ceilings, --help and --version cannot stand here"]),
     ('-n 4\n-o "a b\n-n 5\n', [":2: cannot be split into words as a shell does"]),
@@ -177,9 +215,11 @@ def test_case_that_is_refused_does_not_stop_the_others(any_step: Program, tmp_pa
     assert done.returncode == USAGE
     assert done.stderr == f"{path}:2: --kv-heads 3: must divide --heads 4\n"
     assert [record["seqlen"] for record in read_records(records)] == [4, 5]
-    assert done.stdout.splitlines() == [f"{path}:1: right: -n 4",
-                                        f"{path}:2: refused: -n 4 -H 4 -G 3",
-                                        f"{path}:3: right: -n 5"]
+    assert done.stdout.splitlines() == [
+        f"{path}:1: right: -n 4",
+        f"{path}:2: refused: -n 4 -H 4 -G 3",
+        f"{path}:3: right: -n 5",
+    ]
 
 
 def test_cases_take_blanks_comments_and_quotes(any_step: Program, tmp_path: Path) -> None:
@@ -196,6 +236,7 @@ def test_cases_may_begin_with_a_byte_order_mark(any_step: Program, tmp_path: Pat
 
 
 # --- Settings of the CPU backend ---------------------------------------------------------------
+
 
 @pytest.mark.cpu_only("a GPU reads no such settings")
 def test_bad_settings(any_step: Program, tmp_path: Path) -> None:
@@ -218,18 +259,22 @@ def test_more_threads_than_a_stack_has_room_for(any_step: Program) -> None:
 @pytest.mark.cpu_only("a CUDA driver has stacks of its own")
 def test_a_small_stack(any_step: Program) -> None:
     """The limit of the shell is no limit for threads."""
-    any_step.run_right("-n", 64, env={"OMP_NUM_THREADS": "2"}, preexec_fn=lambda: (
-        resource.setrlimit(resource.RLIMIT_STACK, (128 << 10, 128 << 10))))
+    any_step.run_right(
+        "-n",
+        64,
+        env={"OMP_NUM_THREADS": "2"},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (128 << 10, 128 << 10)),
+    )
 
 
 @pytest.mark.cpu_only("its threads need room for shared memory, so that they cannot start")
 def test_a_library_that_gives_up_gives_no_verdict(any_step: Program, tmp_path: Path) -> None:
     """OpenMP exits with 1, which would mean a wrong answer."""
-    done = any_step.run("-n", 64, "-o", tmp_path / "out",
-                        env={"OMP_NUM_THREADS": "2", "OMP_STACKSIZE": "64K"})
+    done = any_step.run("-n", 64, "-o", tmp_path / "out", env={"OMP_NUM_THREADS": "2", "OMP_STACKSIZE": "64K"})
     assert done.returncode == DEVICE and list(tmp_path.iterdir()) == []
     assert done.stderr.splitlines()[-1] == (
-        f"{any_step.name}: a library or the step has ended the program, so there is no result")
+        f"{any_step.name}: a library or the step has ended the program, so there is no result"
+    )
 
 
 def test_messages_name_the_program(any_step: Program, tmp_path: Path) -> None:
@@ -242,11 +287,24 @@ def test_messages_name_the_program(any_step: Program, tmp_path: Path) -> None:
 
 # --- The same options with valid values: a program that refuses everything fails here -----------
 
-@pytest.mark.parametrize("options", [
-    ["-b", "3"], ["-H", "4", "-G", "2"], ["--scale", "1e-3"], ["--seed", "18446744073709551615"],
-    ["--check", "rows:1"], ["--mask", "causal"], ["--layout=bnhd"], ["--mask-block", "1x1"],
-    ["--min-time", "0"], ["-d32", "-tbf16"], ["--head-d", "96"],
-], ids=" ".join)
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["-b", "3"],
+        ["-H", "4", "-G", "2"],
+        ["--scale", "1e-3"],
+        ["--seed", "18446744073709551615"],
+        ["--check", "rows:1"],
+        ["--mask", "causal"],
+        ["--layout=bnhd"],
+        ["--mask-block", "1x1"],
+        ["--min-time", "0"],
+        ["-d32", "-tbf16"],
+        ["--head-d", "96"],
+    ],
+    ids=" ".join,
+)
 def test_good_options(any_step: Program, options: list) -> None:
     done = any_step.run("--repeat", 0, "-n", 4, *options)
     assert (done.returncode, done.stderr) == (RIGHT, "")

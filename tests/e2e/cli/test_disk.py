@@ -30,8 +30,10 @@ def file_size_limit(most_bytes: int) -> Callable[[], None]:
     """Replaces a full disk: every write past the limit fails, and no root is needed.
 
     The limit also sends SIGXFSZ, which must not end the program."""
+
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+
     return limit
 
 
@@ -53,28 +55,44 @@ def test_full_standard_output_for_help(any_step: Program) -> None:
 
 # --- Errors before the run ---------------------------------------------------------------------
 
-@pytest.mark.parametrize("path, cause", [
-    ("missing/records.json", "No such file or directory"), (".", "Is a directory"),
-    ("file/records.json", "Not a directory"), ("x" * 300, "File name too long"),
-    ("/proc/1/records.json/x", "No such file or directory")])
-def test_json_that_cannot_be_opened(any_step: Program, tmp_path: Path, path: str,
-                                    cause: str) -> None:
+
+@pytest.mark.parametrize(
+    "path, cause",
+    [
+        ("missing/records.json", "No such file or directory"),
+        (".", "Is a directory"),
+        ("file/records.json", "Not a directory"),
+        ("x" * 300, "File name too long"),
+        ("/proc/1/records.json/x", "No such file or directory"),
+    ],
+)
+def test_json_that_cannot_be_opened(any_step: Program, tmp_path: Path, path: str, cause: str) -> None:
     (tmp_path / "file").touch()
     line = refused(any_step, tmp_path, "-j", tmp_path / path)
-    assert line == (f"{any_step.name}: --json {tmp_path / path}: cannot write: {cause}; "
-                    "must be a file that can be written or created, or -\n")
+    assert line == (
+        f"{any_step.name}: --json {tmp_path / path}: cannot write: {cause}; "
+        "must be a file that can be written or created, or -\n"
+    )
 
 
-@pytest.mark.parametrize("directory, cause", [
-    ("/proc/out", "No such file or directory"),  # not even root can create it
-    ("missing/parent/out", "No such file or directory"),
-    ("file", "Not a directory"), ("file/out", "Not a directory")])
-def test_output_into_a_directory_that_cannot_be_made(any_step: Program, tmp_path: Path,
-                                                     directory: str, cause: str) -> None:
+@pytest.mark.parametrize(
+    "directory, cause",
+    [
+        ("/proc/out", "No such file or directory"),  # not even root can create it
+        ("missing/parent/out", "No such file or directory"),
+        ("file", "Not a directory"),
+        ("file/out", "Not a directory"),
+    ],
+)
+def test_output_into_a_directory_that_cannot_be_made(
+    any_step: Program, tmp_path: Path, directory: str, cause: str
+) -> None:
     (tmp_path / "file").write_text("keep me")
     line = refused(any_step, tmp_path, "-o", tmp_path / directory)
-    assert line == (f"{any_step.name}: --output {tmp_path / directory}: {cause}; "
-                    "must be a directory that can be written or created\n")
+    assert line == (
+        f"{any_step.name}: --output {tmp_path / directory}: {cause}; "
+        "must be a directory that can be written or created\n"
+    )
     saved = refused(Program(MASK_STEPS[0]), tmp_path, "--save-mask", tmp_path / directory)
     assert saved == line.replace(f"{any_step.name}: --output", f"{MASK_STEPS[0]}: --save-mask")
     assert (tmp_path / "file").read_text() == "keep me"
@@ -92,10 +110,26 @@ def test_record_into_a_pipe(any_step: Program, tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "kill"])
 def test_an_interrupted_run_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "out"
-    command = [Program(MASK_STEPS[0]).path, "-n", "4096", "-H", "256", "-o", out, "--save-mask", out / "mask", "-j",
-               tmp_path / "record.json", "-m", "window:99"]
-    with subprocess.Popen(map(str, command), stdout=subprocess.DEVNULL,  # a shell's & ignores SIGINT
-                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as process:
+    command = [
+        Program(MASK_STEPS[0]).path,
+        "-n",
+        "4096",
+        "-H",
+        "256",
+        "-o",
+        out,
+        "--save-mask",
+        out / "mask",
+        "-j",
+        tmp_path / "record.json",
+        "-m",
+        "window:99",
+    ]
+    with subprocess.Popen(
+        map(str, command),
+        stdout=subprocess.DEVNULL,  # a shell's & ignores SIGINT
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
         while not (out / "mask").exists():
             assert process.poll() is None
             time.sleep(0.01)
@@ -105,10 +139,10 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, number: signal.Signal
 
 # --- Errors during the run ---------------------------------------------------------------------
 
+
 @limits_file_sizes
 @pytest.mark.parametrize("limit", [100, O_BYTES - 1])
-def test_full_disk_leaves_no_half_written_file(any_step: Program, tmp_path: Path,
-                                               limit: int) -> None:
+def test_full_disk_leaves_no_half_written_file(any_step: Program, tmp_path: Path, limit: int) -> None:
     out = tmp_path / "out"
     line = failed(any_step, "-o", out, preexec_fn=file_size_limit(limit))
     assert f"{out / 'o.npy'}: cannot write: File too large" in line

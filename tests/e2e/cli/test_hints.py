@@ -19,47 +19,71 @@ GUARDED = "[&](float y, int distance) { return threadIdx.x %% LANES + distance <
 # Of each fault how the lanes of a row are summed, and the hint; None: there is none.
 FAULTS = {
     "all lanes use what lane 0 alone has": (
-        "__shfl_down_sync(FULL_WARP, x, distance, LANES)", "x",
+        "__shfl_down_sync(FULL_WARP, x, distance, LANES)",
+        "x",
         "gave lanes 4-7,12-15,20-23,28-31 their own value back, as the lane to read lies past their 8 "
         "lanes: a reduction leaves its result in the first of 8 lanes only; __shfl_xor_sync gives it to "
-        "all; O or LSE depends on it\n"),
+        "all; O or LSE depends on it\n",
+    ),
     "all lanes get twice the sum of lane 0": (
         "__shfl_down_sync(FULL_WARP, x, distance, LANES)",
-        "2 * __shfl_sync(FULL_WARP, x, 0, LANES)", None),
+        "2 * __shfl_sync(FULL_WARP, x, 0, LANES)",
+        None,
+    ),
     "lanes that skip what lies past the end": (
-        GUARDED % "__shfl_down_sync(FULL_WARP, x, distance, LANES), distance", "x",
-        "; also let no lane skip what it gets\n"),
+        GUARDED % "__shfl_down_sync(FULL_WARP, x, distance, LANES), distance",
+        "x",
+        "; also let no lane skip what it gets\n",
+    ),
     # The differences from the next lane, the last of which has none, are summed with the weights 1 to LANES.
     "twice the sum, by a right exchange with the next lane": (
-        "0", """[&](float y) {
+        "0",
+        """[&](float y) {
       x = (threadIdx.x % LANES + 1) * (x - y);
       for (int distance = 1; distance < LANES; distance *= 2) x += __shfl_xor_sync(FULL_WARP, x, distance);
       return 2 * x;
-    }(""" + GUARDED % "__shfl_down_sync(FULL_WARP, x, 1, LANES), 1" + ")", None),
+    }("""
+        + GUARDED % "__shfl_down_sync(FULL_WARP, x, 1, LANES), 1"
+        + ")",
+        None,
+    ),
     "a loop that such a value makes endless": (
         "__shfl_xor_sync(FULL_WARP, x, distance)",
         KEPT % "for (volatile int i = 1; i < kept; i = i + 1) {}",
         "gave lanes 0,8,16,24 their own value back, as the lane to read lies before their 8 lanes; "
-        "with another value the kernel fails\n"),
+        "with another value the kernel fails\n",
+    ),
     "a launch that such a value ends": (
-        "__shfl_xor_sync(FULL_WARP, x, distance)", KEPT % "if (kept != 1) __trap();",
+        "__shfl_xor_sync(FULL_WARP, x, distance)",
+        KEPT % "if (kept != 1) __trap();",
         "gave lanes 0,8,16,24 their own value back, as the lane to read lies before their 8 lanes; "
-        "with another value the kernel fails\n"),
+        "with another value the kernel fails\n",
+    ),
     "another answer in each run": (
         "__shfl_down_sync(FULL_WARP, x, distance, LANES)",
-        "__shfl_sync(FULL_WARP, x, 0, LANES) * (2 + clock64() % 1000)", None),
+        "__shfl_sync(FULL_WARP, x, 0, LANES) * (2 + clock64() % 1000)",
+        None,
+    ),
     "active lanes": (
-        "__shfl_xor_sync(__activemask(), x, distance)", "x",
-        "lane 0 reads lane 4, which is not in the mask 0x00000001, that of __activemask(), so the value "
-        "is undefined\n"),
+        "__shfl_xor_sync(__activemask(), x, distance)",
+        "x",
+        "lane 0 reads lane 4, which is not in the mask 0x00000001, that of __activemask(), so the value is undefined\n",
+    ),
     "a count of active lanes": (
-        "(__popc(__activemask()) == 32) * __shfl_xor_sync(FULL_WARP, x, distance)", "x",
-        "name the lanes that must take part, as in 0xffffffff; O or LSE depends on it\n"),
+        "(__popc(__activemask()) == 32) * __shfl_xor_sync(FULL_WARP, x, distance)",
+        "x",
+        "name the lanes that must take part, as in 0xffffffff; O or LSE depends on it\n",
+    ),
     "active lanes that only wait": (
-        "(__syncwarp(__activemask()), __shfl_xor_sync(FULL_WARP, x, distance))", "2 * x", None),
+        "(__syncwarp(__activemask()), __shfl_xor_sync(FULL_WARP, x, distance))",
+        "2 * x",
+        None,
+    ),
     "half of the lanes": (
-        "__shfl_xor_sync(0x0f0f0f0fu << threadIdx.x % 8 / 4 * 4, x, distance)", "x",
-        "lane 0 reads lane 4, which is not in the mask 0x0f0f0f0f, so the value is undefined\n"),
+        "__shfl_xor_sync(0x0f0f0f0fu << threadIdx.x % 8 / 4 * 4, x, distance)",
+        "x",
+        "lane 0 reads lane 4, which is not in the mask 0x0f0f0f0f, so the value is undefined\n",
+    ),
 }
 
 
@@ -68,12 +92,17 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> Program:
     """A step that has the fault that the environment names."""
     tree = SourceTree(tmp_path_factory.mktemp("hints"), built="cpu")
     for number, (other, result, _) in enumerate(FAULTS.values(), 1):
-        tree.add_fault(number, FILE, SUM, f"""{SUM}
+        tree.add_fault(
+            number,
+            FILE,
+            SUM,
+            f"""{SUM}
   if (FAULTY) {{
     for (int distance = LANES / 2; distance > 0; distance /= 2) x += {other};
     return {result};
   }}
-""")
+""",
+        )
     tree.compile_only(SCALAR_STEPS[-1], 32)
     return tree.step(SCALAR_STEPS[-1], PLAIN)
 
@@ -96,7 +125,8 @@ def test_a_wrong_answer_comes_with_what_may_explain_it(wrong: Program, number: i
 
 
 def test_the_runs_that_find_a_hint_report_no_failure_and_leave_the_next_case_alone(
-        wrong: Program, tmp_path: Path) -> None:
+    wrong: Program, tmp_path: Path
+) -> None:
     number = list(FAULTS).index("a launch that such a value ends") + 1
     cases = tmp_path / "cases"
     cases.write_text("-n 40 -d 32\n-n 33 -d 32\n")

@@ -30,8 +30,7 @@ def test_line_is_erased_before_a_failure_is_reported(faulty: Path) -> None:
 @pytest.mark.cpu_only("the step that is wrong on purpose is built for the CPU backend")
 def test_no_line_in_a_pipe(faulty: Path) -> None:
     env = {**os.environ, **ONE_CORE, "FAULT": "no launch"}
-    done = subprocess.run([faulty, *SLOW, "-H", "2"], env=env, capture_output=True, text=True, timeout=120,
-                          check=False)
+    done = subprocess.run([faulty, *SLOW, "-H", "2"], env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == WRONG
     assert done.stderr.startswith("WRONG") and "\r" not in done.stderr
 

@@ -13,8 +13,7 @@ from tests.lib.programs import BACKEND, REPOSITORY, RIGHT, Program, read_records
 
 
 @pytest.mark.parametrize("name, check", [("ex05", "ex05"), ("step98_mine", "check STEP=98_mine")])
-def test_a_report_names_the_check_of_its_file(any_step: Program, tmp_path: Path, name: str,
-                                              check: str) -> None:
+def test_a_report_names_the_check_of_its_file(any_step: Program, tmp_path: Path, name: str, check: str) -> None:
     (tmp_path / name).symlink_to(any_step.path)
     said = Program(name, tmp_path).run_right("-n", 32).stdout
     assert re.search(f"not covered: .*: make {check}$", said, re.MULTILINE)
@@ -25,41 +24,129 @@ def test_a_report_names_the_check_of_its_file(any_step: Program, tmp_path: Path,
 NUMBER = (int, float)  # JSON does not distinguish 1 from 1.0
 
 ROW = {
-    "step": str, "commit": str, "date": str, "backend": str, "device": str,
-    "multiprocessors": int, "compute_capability": int, "cuda_runtime": str,
-    "batch": int, "heads": int, "kv_heads": int, "seqlen": int, "seqlen_kv": int, "head_dim": int,
-    "dtype": str, "o_dtype": str, "mask": str, "layout": str, "scale": NUMBER, "input": str, "seed": str,
+    "step": str,
+    "commit": str,
+    "date": str,
+    "backend": str,
+    "device": str,
+    "multiprocessors": int,
+    "compute_capability": int,
+    "cuda_runtime": str,
+    "batch": int,
+    "heads": int,
+    "kv_heads": int,
+    "seqlen": int,
+    "seqlen_kv": int,
+    "head_dim": int,
+    "dtype": str,
+    "o_dtype": str,
+    "mask": str,
+    "layout": str,
+    "scale": NUMBER,
+    "input": str,
+    "seed": str,
     "nan_inputs": int,
-    "right": bool, "rows": int, "rows_checked": int, "rows_not_compared": int, "rows_not_judged": int,
-    "rows_nan_expected": int, "rows_wrong": int, "values_unwritten": int,
-    "values_nan": int, "values_inf": int, "guard_bytes_touched": int, "workspace_left": int, "lse_wrong": int,
-    "max_error": NUMBER, "mean_error": NUMBER, "allowed_error": NUMBER, "max_error_share": NUMBER,
-    "max_lse_error": NUMBER, "mean_error_share": NUMBER, "mean_gain_share": NUMBER,
-    "flops": NUMBER, "least_bytes": NUMBER, "must_move_bytes": NUMBER, "workspace_bytes": int, "extra_bytes": int,
-    "ceiling": str, "block_m": int, "block_n": int,
+    "right": bool,
+    "rows": int,
+    "rows_checked": int,
+    "rows_not_compared": int,
+    "rows_not_judged": int,
+    "rows_nan_expected": int,
+    "rows_wrong": int,
+    "values_unwritten": int,
+    "values_nan": int,
+    "values_inf": int,
+    "guard_bytes_touched": int,
+    "workspace_left": int,
+    "lse_wrong": int,
+    "max_error": NUMBER,
+    "mean_error": NUMBER,
+    "allowed_error": NUMBER,
+    "max_error_share": NUMBER,
+    "max_lse_error": NUMBER,
+    "mean_error_share": NUMBER,
+    "mean_gain_share": NUMBER,
+    "flops": NUMBER,
+    "least_bytes": NUMBER,
+    "must_move_bytes": NUMBER,
+    "workspace_bytes": int,
+    "extra_bytes": int,
+    "ceiling": str,
+    "block_m": int,
+    "block_n": int,
 }
 # Fields of steps that take block masks.
-MASK = {"mask_form": str, "mask_bytes": int, "mask_prepared_bytes": int,
-        "mask_build_ms": NUMBER, "mask_upload_ms": NUMBER, "mask_prepare_ms": NUMBER}
+MASK = {
+    "mask_form": str,
+    "mask_bytes": int,
+    "mask_prepared_bytes": int,
+    "mask_build_ms": NUMBER,
+    "mask_upload_ms": NUMBER,
+    "mask_prepare_ms": NUMBER,
+}
 # And of those whose mask is in blocks.
-BLOCKS = {"mask_block_q": int, "mask_block_kv": int, "mask_blocks": int,
-          "mask_blocks_active": int, "mask_blocks_full": int, "mask_blocks_causal": int,
-          "mask_blocks_partial": int}
-KERNEL = {"name": str, "blocks": int, "threads": int, "shared_bytes": int, "registers": int,
-          "local_bytes": int, "blocks_per_multiprocessor": int}
-COUNTS = {"count_launches": int, "count_blocks": int, "count_threads": int, "count_barriers": int,
-          "count_shuffles": int, "count_votes": int, "count_warp_barriers": int,
-          "count_ldmatrix": int, "count_mma": int, "count_mma_under_copy": int,
-          "count_wgmma": int, "count_tensor_copies": int, "count_atomics": int, "simulation_ms": NUMBER}
-TIMES = {"samples": int, "median_ms": NUMBER, "p10_ms": NUMBER, "p90_ms": NUMBER,
-         "bound_ms": NUMBER, "bound_by": str, "tflops": NUMBER, "dense_tflops": NUMBER,
-         "gb_per_s": NUMBER,
-         "ceiling_percent": NUMBER, "ceiling_ffma_tflops": NUMBER, "ceiling_mma_tflops": NUMBER,
-         "ceiling_wgmma_tflops": NUMBER, "ceiling_wgmma_e4m3_tflops": NUMBER,
-         "ceiling_exp_g_per_s": NUMBER, "ceiling_copy_gb_per_s": NUMBER, "ceiling_date": str}
+BLOCKS = {
+    "mask_block_q": int,
+    "mask_block_kv": int,
+    "mask_blocks": int,
+    "mask_blocks_active": int,
+    "mask_blocks_full": int,
+    "mask_blocks_causal": int,
+    "mask_blocks_partial": int,
+}
+KERNEL = {
+    "name": str,
+    "blocks": int,
+    "threads": int,
+    "shared_bytes": int,
+    "registers": int,
+    "local_bytes": int,
+    "blocks_per_multiprocessor": int,
+}
+COUNTS = {
+    "count_launches": int,
+    "count_blocks": int,
+    "count_threads": int,
+    "count_barriers": int,
+    "count_shuffles": int,
+    "count_votes": int,
+    "count_warp_barriers": int,
+    "count_ldmatrix": int,
+    "count_mma": int,
+    "count_mma_under_copy": int,
+    "count_wgmma": int,
+    "count_tensor_copies": int,
+    "count_atomics": int,
+    "simulation_ms": NUMBER,
+}
+TIMES = {
+    "samples": int,
+    "median_ms": NUMBER,
+    "p10_ms": NUMBER,
+    "p90_ms": NUMBER,
+    "bound_ms": NUMBER,
+    "bound_by": str,
+    "tflops": NUMBER,
+    "dense_tflops": NUMBER,
+    "gb_per_s": NUMBER,
+    "ceiling_percent": NUMBER,
+    "ceiling_ffma_tflops": NUMBER,
+    "ceiling_mma_tflops": NUMBER,
+    "ceiling_wgmma_tflops": NUMBER,
+    "ceiling_wgmma_e4m3_tflops": NUMBER,
+    "ceiling_exp_g_per_s": NUMBER,
+    "ceiling_copy_gb_per_s": NUMBER,
+    "ceiling_date": str,
+}
 # Left out on the CPU backend, where they would say nothing about a GPU.
-GPU_ONLY = ("multiprocessors", "compute_capability", "cuda_runtime", "registers",
-            "local_bytes", "blocks_per_multiprocessor")
+GPU_ONLY = (
+    "multiprocessors",
+    "compute_capability",
+    "cuda_runtime",
+    "registers",
+    "local_bytes",
+    "blocks_per_multiprocessor",
+)
 GPU_STATE = {"driver": str, "sm_clock_mhz": int, "memory_clock_mhz": int}
 
 
@@ -71,8 +158,7 @@ def schema(step: Program, kernels: int, timed: bool = False) -> dict:
         fields |= {f"kernel{i}_{name}": kind for name, kind in KERNEL.items()}
     if BACKEND == "cpu":
         fields |= COUNTS
-        fields |= {name: type(None) for name in fields
-                   if re.sub(r"^kernel\d_", "", name) in GPU_ONLY}
+        fields |= {name: type(None) for name in fields if re.sub(r"^kernel\d_", "", name) in GPU_ONLY}
     return fields | TIMES | GPU_STATE if timed else fields
 
 
@@ -88,8 +174,27 @@ def kernel_count(record: dict) -> int:
 
 
 def test_record_has_every_field_and_no_other(kind_step: Program, tmp_path: Path) -> None:
-    _, record = kind_step.solve(tmp_path / "out", "-b", 2, "-H", 4, "-G", 2, "-n", 100, "-k", 50,
-                           "-m", "causal", kind_step.dtype_option, "bf16", "-s", 9, "--layout", "bnhd")
+    _, record = kind_step.solve(
+        tmp_path / "out",
+        "-b",
+        2,
+        "-H",
+        4,
+        "-G",
+        2,
+        "-n",
+        100,
+        "-k",
+        50,
+        "-m",
+        "causal",
+        kind_step.dtype_option,
+        "bf16",
+        "-s",
+        9,
+        "--layout",
+        "bnhd",
+    )
     kernels = kernel_count(record)
     assert kernels == len(kind_step.facts["launches"])
     assert_fits(record, schema(kind_step, kernels))
@@ -105,13 +210,13 @@ def test_record_has_every_field_and_no_other(kind_step: Program, tmp_path: Path)
 def test_record_counts_work_of_the_unmasked_entries(kind_step: Program, tmp_path: Path) -> None:
     """2 x 4 heads; causal 100 x 50: rows 50..99 attend 1, 2, ..., 50 keys."""
     d = 64 if kind_step.takes(64) else 256
-    _, record = kind_step.solve(tmp_path / "out", "-b", 2, "-H", 4, "-G", 2, "-n", 100, "-k", 50,
-                           "-m", "causal", "-d", d)
+    _, record = kind_step.solve(
+        tmp_path / "out", "-b", 2, "-H", 4, "-G", 2, "-n", 100, "-k", 50, "-m", "causal", "-d", d
+    )
     assert record["flops"] == 4 * d * 8 * (50 * 51 // 2)
     q_bytes, kv_bytes, lse_bytes = 2 * 8 * 100 * d, 2 * 4 * 50 * d, 4 * 8 * 100
     inputs = q_bytes + 2 * kv_bytes
-    assert record["least_bytes"] == (inputs // (1 + (record["dtype"] == "e4m3")) + q_bytes
-                                     + lse_bytes)
+    assert record["least_bytes"] == (inputs // (1 + (record["dtype"] == "e4m3")) + q_bytes + lse_bytes)
 
 
 @pytest.mark.cpu_only("it counts what the kernels do")
@@ -121,8 +226,7 @@ def test_record_counts_what_ran(step: Program, tmp_path: Path) -> None:
     kernels = range(1, kernel_count(record) + 1)
     assert record["count_launches"] == len(kernels)
     assert record["count_blocks"] == sum(record[f"kernel{i}_blocks"] for i in kernels)
-    assert record["count_threads"] == sum(record[f"kernel{i}_blocks"] * record[f"kernel{i}_threads"]
-                                          for i in kernels)
+    assert record["count_threads"] == sum(record[f"kernel{i}_blocks"] * record[f"kernel{i}_threads"] for i in kernels)
     assert record["count_barriers"] > 0 and record["count_shuffles"] > 0
 
 
@@ -155,15 +259,41 @@ def test_record_of_a_timed_run(step: Program, tmp_path: Path) -> None:
 
 # --- The report ----------------------------------------------------------------------------------
 
+
 def test_report_says_what_ran_and_whether_it_is_right(kind_step: Program) -> None:
-    report = kind_step.run_right("-b", 2, "-H", 4, "-G", 1, "-n", 65, "-k", 33, "-m", "causal",
-                            kind_step.dtype_option, "bf16", "-s", 77, "-i", "spiky", "-c", "all").stdout
+    report = kind_step.run_right(
+        "-b",
+        2,
+        "-H",
+        4,
+        "-G",
+        1,
+        "-n",
+        65,
+        "-k",
+        33,
+        "-m",
+        "causal",
+        kind_step.dtype_option,
+        "bf16",
+        "-s",
+        77,
+        "-i",
+        "spiky",
+        "-c",
+        "all",
+    ).stdout
     assert 9 <= len(report.splitlines()) <= 20
-    for words in (rf"{kind_step.name} +\w.+",
-                  r"problem .*B=2 Hq=4 Hkv=1 Nq=65 Nkv=33 D=\d+ (bf16.*causal|e4m3.*causal.*, O in bf16)",
-                  r"input +spiky, seed 77, layout bhnd", r"device +\w.+",
-                  r"kernel +\w+: \d+ blocks? of \d+ threads", r"must move +[\d.]+ \w+",
-                  r"check +RIGHT: 520 of 520 rows", r"error +max \d.*allowed \d"):
+    for words in (
+        rf"{kind_step.name} +\w.+",
+        r"problem .*B=2 Hq=4 Hkv=1 Nq=65 Nkv=33 D=\d+ (bf16.*causal|e4m3.*causal.*, O in bf16)",
+        r"input +spiky, seed 77, layout bhnd",
+        r"device +\w.+",
+        r"kernel +\w+: \d+ blocks? of \d+ threads",
+        r"must move +[\d.]+ \w+",
+        r"check +RIGHT: 520 of 520 rows",
+        r"error +max \d.*allowed \d",
+    ):
         assert re.search(f"^{words}", report, re.MULTILINE), f"{words} is not in\n{report}"
 
 
@@ -177,9 +307,13 @@ def test_cpu_report_never_states_a_time(kind_step: Program) -> None:
 @pytest.mark.gpu_only("the CPU backend never states a time")
 def test_gpu_report_states_speed_and_ceiling(step: Program) -> None:
     done = step.run("-n", 512, "--min-time", 0.05, timeout=300)
-    for words in (r"kernel .*\d+ registers.*blocks? per SM.*waves", r"expected +no faster than",
-                  r"time +[\d.]+ ms \(p10 [\d.]+, p90 [\d.]+, \d+ samples\)",
-                  r"speed +[\d.]+ TFLOP/s", r"ceiling +\d+ %"):
+    for words in (
+        r"kernel .*\d+ registers.*blocks? per SM.*waves",
+        r"expected +no faster than",
+        r"time +[\d.]+ ms \(p10 [\d.]+, p90 [\d.]+, \d+ samples\)",
+        r"speed +[\d.]+ TFLOP/s",
+        r"ceiling +\d+ %",
+    ):
         assert re.search(f"^{words}", done.stdout, re.MULTILINE), f"{words}\n{done.stdout}"
 
 
@@ -206,9 +340,7 @@ def test_causal_runs_skip_tiles_above_the_diagonal(step: Program, tmp_path: Path
         path = tmp_path / f"{mask}.json"
         length = min(12 * step.facts["block_m"], 1536)
         head_dim = next(d for d in (32, 64, 256) if step.takes(d))
-        step.run_right("-b", 1, "-H", 1, "-n", length, "-d", head_dim,
-                       "-m", mask, "-c", "rows:20",
-                       "-j", path)
+        step.run_right("-b", 1, "-H", 1, "-n", length, "-d", head_dim, "-m", mask, "-c", "rows:20", "-j", path)
         work = "count_wgmma" if step.name in HOPPER_STEPS else "count_barriers"
         counts[mask] = read_records(path)[0][work]
     assert 0.5 * counts["full"] <= counts["causal"] <= 0.6 * counts["full"]
@@ -218,29 +350,31 @@ def test_options_before_cases_hold_for_every_case(any_step: Program, tmp_path: P
     cases, records = tmp_path / "cases.txt", tmp_path / "records.json"
     cases.write_text("-n 4\n-n 5 -t fp16\n")
     done = any_step.run_right("-t", "bf16", "-b", 2, "-c", "none", "-j", records, "--cases", cases)
-    assert done.stdout.splitlines() == [f"{cases}:1: not checked: -n 4",
-                                        f"{cases}:2: not checked: -n 5 -t fp16"]
-    assert [(r["seqlen"], r["dtype"], r["batch"]) for r in read_records(records)] == [
-        (4, "bf16", 2), (5, "fp16", 2)]
+    assert done.stdout.splitlines() == [f"{cases}:1: not checked: -n 4", f"{cases}:2: not checked: -n 5 -t fp16"]
+    assert [(r["seqlen"], r["dtype"], r["batch"]) for r in read_records(records)] == [(4, "bf16", 2), (5, "fp16", 2)]
 
 
 # --- Options that replace a run ------------------------------------------------------------------
 
-LONG_OPTIONS = ("batch heads kv-heads seqlen seqlen-kv head-dim dtype out-dtype mask mask-block layout scale scales "
-                "input output seed check repeat min-time time-limit json report cases save-mask "
-                "draw-mask info ceilings help version").split()
+LONG_OPTIONS = (
+    "batch heads kv-heads seqlen seqlen-kv head-dim dtype out-dtype mask mask-block layout scale scales "
+    "input output seed check repeat min-time time-limit json report cases save-mask "
+    "draw-mask info ceilings help version"
+).split()
 SHORT_OPTIONS = "bHGnkdtmioscrj"
 
 
-NOT_ALL_STEPS = {"out-dtype": "--out-dtype=bf16", "scales": "--scales=head",
-                 "save-mask": "--save-mask=mask"}
+NOT_ALL_STEPS = {"out-dtype": "--out-dtype=bf16", "scales": "--scales=head", "save-mask": "--save-mask=mask"}
 
 
 def test_help_lists_the_options_of_the_step(kind_step: Program) -> None:
     done = kind_step.run("--help")
     assert (done.returncode, done.stderr) == (RIGHT, "")
-    taken = [name for name in LONG_OPTIONS if name not in NOT_ALL_STEPS
-             or kind_step.run(NOT_ALL_STEPS[name], "--version").returncode == RIGHT]
+    taken = [
+        name
+        for name in LONG_OPTIONS
+        if name not in NOT_ALL_STEPS or kind_step.run(NOT_ALL_STEPS[name], "--version").returncode == RIGHT
+    ]
     for letter in SHORT_OPTIONS:
         assert re.search(rf"-{letter}, --", done.stdout), letter
     assert "Exit codes:" in done.stdout
@@ -250,10 +384,8 @@ def test_help_lists_the_options_of_the_step(kind_step: Program) -> None:
 
 def test_help_names_the_values_that_the_step_takes(kind_step: Program) -> None:
     told = " ".join(kind_step.run("--help").stdout.split())
-    about = {name: re.search(rf"--{name}=.*?(?= -\w, --| --\w)", told)[0]
-             for name in ("mask", "dtype")}
-    for name, values in {"mask": ["causal", "window:W", "random:DENSITY"],
-                         "dtype": ["fp16", "bf16", "e4m3"]}.items():
+    about = {name: re.search(rf"--{name}=.*?(?= -\w, --| --\w)", told)[0] for name in ("mask", "dtype")}
+    for name, values in {"mask": ["causal", "window:W", "random:DENSITY"], "dtype": ["fp16", "bf16", "e4m3"]}.items():
         for value in values:
             given = value.replace(":W", ":9").replace(":DENSITY", ":0.5")
             done = kind_step.run(f"--{name}={given}", "--draw-mask", "-n", 256)
@@ -264,13 +396,14 @@ def test_every_short_option_is_its_long_one(any_step: Program, tmp_path: Path) -
     """Short and long options give the same record, except for the date, the time, and the memory
     that other programs take on a GPU meanwhile."""
     short = "-b 2 -H 4 -G 2 -n 9 -k 8 -d 32 -t bf16 -m causal -i spiky -s 3 -c rows:4 -r 0".split()
-    long = ("--batch 2 --heads 4 --kv-heads 2 --seqlen 9 --seqlen-kv 8 --head-dim 32 --dtype bf16 "
-            "--mask causal --input spiky --seed 3 --check rows:4 --repeat 0").split()
+    long = (
+        "--batch 2 --heads 4 --kv-heads 2 --seqlen 9 --seqlen-kv 8 --head-dim 32 --dtype bf16 "
+        "--mask causal --input spiky --seed 3 --check rows:4 --repeat 0"
+    ).split()
     path = tmp_path / "records.json"
     any_step.run_right(*short, "-j", path)
     any_step.run_right(*long, "--json", path)
-    first, second = (record | {"date": "", "simulation_ms": 0, "extra_bytes": 0}
-                     for record in read_records(path))
+    first, second = (record | {"date": "", "simulation_ms": 0, "extra_bytes": 0} for record in read_records(path))
     assert first == second and first["kv_heads"] == 2 and first["rows_checked"] == 4
 
 
@@ -297,8 +430,13 @@ def test_info_says_what_the_run_does(memory: str, passes: str) -> None:
 
 def test_info(step: Program, tmp_path: Path) -> None:
     info = step.run_right("--info", cwd=tmp_path).stdout
-    for words in (rf"{step.name} +\w.+", r"supports .*(fp16 and bf16|e4m3)", r"tiles +\d+ rows of Q, \d+",
-                  r"kernel .*\d+ bytes of dynamic shared memory", rf"page +docs/{step.name}"):
+    for words in (
+        rf"{step.name} +\w.+",
+        r"supports .*(fp16 and bf16|e4m3)",
+        r"tiles +\d+ rows of Q, \d+",
+        r"kernel .*\d+ bytes of dynamic shared memory",
+        rf"page +docs/{step.name}",
+    ):
         assert re.search(f"^{words}", info, re.MULTILINE), f"{words} is not in\n{info}"
     assert files_in(tmp_path) == []
     told = step.run("--info", "--json", "-", cwd=tmp_path)
@@ -311,9 +449,10 @@ def test_info(step: Program, tmp_path: Path) -> None:
 def test_info_in_json_is_what_the_step_takes(step: Program) -> None:
     facts = json.loads(step.run("--info", "--json", "-").stdout)
     for option, field, values in (
-            ("--head-dim", "head_dims", {d: d for d in (24, 32, 64, 128, 256)}),
-            ("--dtype", "dtypes", {name: name for name in ("fp16", "bf16", "e4m3")}),
-            ("--mask", "masks", {"full": "full", "causal": "causal", "blocks": "random:0.5"})):
+        ("--head-dim", "head_dims", {d: d for d in (24, 32, 64, 128, 256)}),
+        ("--dtype", "dtypes", {name: name for name in ("fp16", "bf16", "e4m3")}),
+        ("--mask", "masks", {"full": "full", "causal": "causal", "blocks": "random:0.5"}),
+    ):
         for value, given in values.items():
             taken = step.run("--info", option, given).returncode == RIGHT
             assert taken == (facts[field] == "any" or value in facts[field]), (option, value)

@@ -16,8 +16,14 @@ OPTIONS = ["-H", str(HEADS), "-n", "40", "-d", "32", "-m", "causal", "-c", "all"
 
 
 def run(program: Path, fault: str, *options: object) -> subprocess.CompletedProcess:
-    return subprocess.run([program, *OPTIONS, *map(str, options)], env={"FAULT": fault}, text=True,
-                          capture_output=True, timeout=60, check=False)
+    return subprocess.run(
+        [program, *OPTIONS, *map(str, options)],
+        env={"FAULT": fault},
+        text=True,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
 
 
 def test_without_a_fault_it_is_right(faulty: Path) -> None:
@@ -32,23 +38,48 @@ def test_a_kernel_without_tiles_is_right(faulty: Path) -> None:
 
 # The mistake, the counts of the JSON record that are not 0, and what the text must contain.
 FAULTS = [
-    ("lost key", {"rows_wrong": HEADS, "lse_wrong": HEADS},
-     [r"WRONG: 3 of 120 checked rows of O, 3 of LSE", r"first: O\[b=0, h=0, q=5, d=\d+\] = -?\d.*, "
-      r"expected -?\d", r"wrong O in 3 rows: row 5 of", r"largest error of a row"]),
-    ("unwritten row", {"rows_wrong": HEADS, "lse_wrong": HEADS},
-     [r"99 values never written", r"first: O\[b=0, h=0, q=5, d=0\] = never written, expected -?\d",
-      r"unwritten O in 3 rows: row 5 of"]),
+    (
+        "lost key",
+        {"rows_wrong": HEADS, "lse_wrong": HEADS},
+        [
+            r"WRONG: 3 of 120 checked rows of O, 3 of LSE",
+            r"first: O\[b=0, h=0, q=5, d=\d+\] = -?\d.*, "
+            r"expected -?\d",
+            r"wrong O in 3 rows: row 5 of",
+            r"largest error of a row",
+        ],
+    ),
+    (
+        "unwritten row",
+        {"rows_wrong": HEADS, "lse_wrong": HEADS},
+        [
+            r"99 values never written",
+            r"first: O\[b=0, h=0, q=5, d=0\] = never written, expected -?\d",
+            r"unwritten O in 3 rows: row 5 of",
+        ],
+    ),
     ("past the end", {}, [r"guard bytes? after O overwritten, the nearest 0 bytes away"]),
-    ("NaN row", {"rows_wrong": HEADS}, [r"96 NaN where a number belongs",
-                                        r"first: O\[b=0, h=0, q=5, d=0\] = -?nan, expected"]),
-    ("unset sum", {"rows_wrong": HEADS, "lse_wrong": HEADS},
-     [r"99 of them from values that were never set", r"first: O\[b=0, h=0, q=5, d=0\] = nan, written, "
-      r"from a value that was never set, expected -?\d",
-      r"first: LSE\[b=0, h=0, q=5\] = nan, written, from a value that was never set, expected"]),
+    (
+        "NaN row",
+        {"rows_wrong": HEADS},
+        [r"96 NaN where a number belongs", r"first: O\[b=0, h=0, q=5, d=0\] = -?nan, expected"],
+    ),
+    (
+        "unset sum",
+        {"rows_wrong": HEADS, "lse_wrong": HEADS},
+        [
+            r"99 of them from values that were never set",
+            r"first: O\[b=0, h=0, q=5, d=0\] = nan, written, "
+            r"from a value that was never set, expected -?\d",
+            r"first: LSE\[b=0, h=0, q=5\] = nan, written, from a value that was never set, expected",
+        ],
+    ),
     ("dirty workspace", {}, [r"not 0 after the pass: 2 bytes of the workspace, the first is byte 4"]),
-    ("wrong LSE", {"lse_wrong": HEADS}, [r"0 of 120 checked rows of O, 3 of LSE",
-                                         r"first: LSE\[b=0, h=0, q=5\] = ",
-                                         r"wrong LSE in 3 rows: row 5 of"]),
+    (
+        "wrong LSE",
+        {"lse_wrong": HEADS},
+        [r"0 of 120 checked rows of O, 3 of LSE", r"first: LSE\[b=0, h=0, q=5\] = ", r"wrong LSE in 3 rows: row 5 of"],
+    ),
 ]
 
 

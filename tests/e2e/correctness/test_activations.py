@@ -30,8 +30,9 @@ def inputs(name: str, dtype: str) -> tuple[np.ndarray, ...]:
 
 def problem_of(name: str, dtype: str, mask: str) -> Problem:
     q, k, _ = inputs(name, dtype)
-    return Problem(heads=q.shape[1], kv_heads=k.shape[1], seqlen=q.shape[2], head_dim=q.shape[3],
-                   dtype=dtype, mask=mask)
+    return Problem(
+        heads=q.shape[1], kv_heads=k.shape[1], seqlen=q.shape[2], head_dim=q.shape[3], dtype=dtype, mask=mask
+    )
 
 
 def attended(p: Problem) -> np.ndarray | None:
@@ -60,8 +61,7 @@ def mask_for(step: Program, name: str) -> str:
 def rows_of_the_model(name: str, r: float) -> tuple[Answer, list[int]]:
     """The model's own output as an Answer with rounding error `r`, and the indices of its rows."""
     directory = DATA / name
-    o, lse = (np.load(directory / f"{tensor}_rows.npy").astype(np.float64)
-              for tensor in ("o", "lse"))
+    o, lse = (np.load(directory / f"{tensor}_rows.npy").astype(np.float64) for tensor in ("o", "lse"))
     return Answer(o, lse, r), fixtures.provenance_of(directory)["rows_of_o"]
 
 
@@ -72,15 +72,27 @@ def in_every_run(step: str, name: str) -> bool:
     """Tests below run steps with block masks on packed texts, and one of them on layer 12. The same model's
     layer 18 is harder in 16 bits. It is for steps of other kinds; the others run on MiniLM's layer. In e4m3
     layer 12 is harder: P is small in most of its rows."""
-    one_of_each_kind = {(facts["needs_compute_capability"], facts["fp8"]): step
-                        for step, facts in FACTS.items() if step not in MASK_STEPS}.values()
-    return (name == "minilm_layer0" or (name == "smollm2_layer12" and step in FP8_STEPS)
-            or (name == "smollm2_layer18" and step in one_of_each_kind))
+    one_of_each_kind = {
+        (facts["needs_compute_capability"], facts["fp8"]): step
+        for step, facts in FACTS.items()
+        if step not in MASK_STEPS
+    }.values()
+    return (
+        name == "minilm_layer0"
+        or (name == "smollm2_layer12" and step in FP8_STEPS)
+        or (name == "smollm2_layer18" and step in one_of_each_kind)
+    )
 
 
-@pytest.mark.parametrize("step, name", [
-    pytest.param(step, name, marks=() if in_every_run(step, name) else pytest.mark.exhaustive)
-    for step in step_names() for name in FIXTURES], indirect=["step"])
+@pytest.mark.parametrize(
+    "step, name",
+    [
+        pytest.param(step, name, marks=() if in_every_run(step, name) else pytest.mark.exhaustive)
+        for step in step_names()
+        for name in FIXTURES
+    ],
+    indirect=["step"],
+)
 @BOTH_TYPES
 def test_every_step_is_right(step: Program, tmp_path: Path, name: str, dtype: str) -> None:
     """Checked in all rows by the program, by NumPy, and by the model's own output where the inputs
@@ -110,6 +122,7 @@ def test_numpy_agrees_with_the_model(name: str) -> None:
 
 # --- Masks ----------------------------------------------------------------------------------------
 
+
 def test_packed_texts(mask_step: Program, tmp_path: Path) -> None:
     test_every_step_is_right(mask_step, tmp_path, "smollm2_packed", "fp16")
 
@@ -118,13 +131,13 @@ def layout() -> list[tuple[str, int]]:
     return [tuple(span) for span in json.loads((DATA / "interleaved" / "layout.json").read_text())]
 
 
-@pytest.mark.parametrize("name", [
-    *(pytest.param(name, marks=pytest.mark.exhaustive) for name in MASK_STEPS[:-1]), MASK_STEPS[-1]])
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(name, marks=pytest.mark.exhaustive) for name in MASK_STEPS[:-1]), MASK_STEPS[-1]]
+)
 @BOTH_TYPES
 def test_page_with_pictures(tmp_path: Path, name: str, dtype: str) -> None:
     p = problem_of("smollm2_layer12", dtype, str(DATA / "interleaved"))
-    result, _ = Program(name).solve(tmp_path / "out",
-                                    *p.options_with_files(DATA / "smollm2_layer12"))
+    result, _ = Program(name).solve(tmp_path / "out", *p.options_with_files(DATA / "smollm2_layer12"))
     assert mistakes(answer("smollm2_layer12", dtype, p.mask), result.o, result.lse) == []
 
 

@@ -18,19 +18,29 @@ CASES = REPOSITORY / "tests/sanitize.cases"
 HEADS, FRAGMENTS = "common/device/heads.cuh", "common/device/fragments.cuh"
 TILES = "common/device/store_rows.cuh"
 FAULTS = {
-    "tail": (FRAGMENTS, "causal_keys(problem, q) : problem.kv_len",
-             "causal_keys(problem, q) : problem.kv_len + 64 * (FAULTY)"),
+    "tail": (
+        FRAGMENTS,
+        "causal_keys(problem, q) : problem.kv_len",
+        "causal_keys(problem, q) : problem.kv_len + 64 * (FAULTY)",
+    ),
     "causal": (HEADS, "last + 1", "last + !(FAULTY)"),
-    "grouped heads": (HEADS, "= head / (problem.q_heads / problem.kv_heads)",
-                      "= FAULTY ? head % problem.kv_heads : head / (problem.q_heads / problem.kv_heads)"),
+    "grouped heads": (
+        HEADS,
+        "= head / (problem.q_heads / problem.kv_heads)",
+        "= FAULTY ? head % problem.kv_heads : head / (problem.q_heads / problem.kv_heads)",
+    ),
     "empty rows": (TILES, "sum == 0.0f ?", "sum == 0.0f && !(FAULTY) ?"),
-    "out of bounds": (TILES, "first + chunk.row + chunk.row_offset < rows",
-                      "FAULTY || first + chunk.row + chunk.row_offset < rows"),
+    "out of bounds": (
+        TILES,
+        "first + chunk.row + chunk.row_offset < rows",
+        "FAULTY || first + chunk.row + chunk.row_offset < rows",
+    ),
 }
 
 # It includes all three.
-STEP = next(name for name in MMA_STEPS
-            if f'#include "{TILES.removeprefix("common/")}"' in source_of(name).path.read_text())
+STEP = next(
+    name for name in MMA_STEPS if f'#include "{TILES.removeprefix("common/")}"' in source_of(name).path.read_text()
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +55,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Program:
 
 @pytest.mark.parametrize("number", range(len(FAULTS) + 1), ids=["none", *FAULTS])
 def test_faults_are_noticed(faulty: Program, number: int) -> None:
-    done = faulty.run("--cases", CASES, "--heads", 2, "--repeat", 0, "--check", "all",
-                      env={"FAULT": str(number)})
+    done = faulty.run("--cases", CASES, "--heads", 2, "--repeat", 0, "--check", "all", env={"FAULT": str(number)})
     verdicts = [line.removeprefix(f"{CASES}:").split(": ")[1] for line in done.stdout.splitlines()]
     assert verdicts.count("refused") < len(verdicts) - 4
     assert ("WRONG" in verdicts or "failed" in verdicts) == (number != 0)
@@ -54,8 +63,15 @@ def test_faults_are_noticed(faulty: Program, number: int) -> None:
 
 def check(program: Program, fault: int = 0) -> subprocess.CompletedProcess:
     """What `make check` runs."""
-    return subprocess.run([CHECK_STEPS, program.path], cwd=REPOSITORY, env={"FAULT": str(fault), "PATH": "/usr/bin:/bin"},
-                          capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        [CHECK_STEPS, program.path],
+        cwd=REPOSITORY,
+        env={"FAULT": str(fault), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 def test_refused_problems_are_not_wrong(faulty: Program) -> None:
@@ -70,8 +86,9 @@ def test_refused_problems_are_not_wrong(faulty: Program) -> None:
     for options, reason in zip(refused, reasons, strict=True):
         head_dim = re.search(r"-d (\d+)", options)[1]
         dtype, taken, other = ("bf16", 128, 64) if "bf16" in options else ("fp16", 64, 128)
-        assert reason == (f"--head-dim {head_dim}: {STEP} takes D = {taken}"
-                          + f" in {dtype}" * (head_dim == str(other)))
+        assert reason == (
+            f"--head-dim {head_dim}: {STEP} takes D = {taken}" + f" in {dtype}" * (head_dim == str(other))
+        )
 
 
 def test_a_wrong_answer_beside_refused_problems_is_wrong(faulty: Program) -> None:

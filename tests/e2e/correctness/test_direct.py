@@ -17,15 +17,22 @@ def lines_of(step: Program, trial: str) -> list[str]:
     """The line printed for each problem; no answer may be wrong."""
     if trial != "wide" and not step.takes(64):
         pytest.skip("the head dimensions of these problems are none of its own")
-    done = subprocess.run([STEP_DIR / "under_test" / step.name, trial], capture_output=True,
-                          text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [STEP_DIR / "under_test" / step.name, trial], capture_output=True, text=True, timeout=300, check=False
+    )
     assert (done.returncode, done.stderr) == (RIGHT, ""), done.stdout + done.stderr
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("trial, count", [
-    ("padded", PROBLEMS), ("poisoned", PROBLEMS), ("guarded", PROBLEMS),
-    pytest.param("wide", PROBLEMS // 4, marks=pytest.mark.exhaustive)])  # padded, with D = 256
+@pytest.mark.parametrize(
+    "trial, count",
+    [
+        ("padded", PROBLEMS),
+        ("poisoned", PROBLEMS),
+        ("guarded", PROBLEMS),
+        pytest.param("wide", PROBLEMS // 4, marks=pytest.mark.exhaustive),
+    ],
+)  # padded, with D = 256
 def test_same_bits_wherever_the_tensors_lie(step: Program, trial: str, count: int) -> None:
     if trial == "wide" and not step.takes(256):
         pytest.skip("D = 256 is none of its head dimensions")
@@ -39,8 +46,7 @@ def test_odd_strides_are_taken_or_refused_by_name(step: Program) -> None:
     assert len(lines) == 12
     for line in lines:
         chunk = 16 if step.name in FP8_STEPS and line[0] != "O" else 8
-        refused = (f": refused: the strides of {line[0]} must be multiples of {chunk} elements in "
-                   f"{step.name}")
+        refused = f": refused: the strides of {line[0]} must be multiples of {chunk} elements in {step.name}"
         assert line.endswith(": same bits" if step.name in SCALAR_STEPS else refused)
 
 
@@ -90,8 +96,7 @@ def test_tiles_for_less_shared_memory_are_right(name: str) -> None:
 @pytest.mark.parametrize("name", PERSISTENT_STEPS)
 def test_numbers_of_tiles_stay_ints(name: str) -> None:
     """A thread block that finds no more tiles has a number beyond them."""
-    refused = ("refused: --batch 32769 x --heads 65534 x --seqlen 1: at most 2^31 - 2^16 tiles of "
-               "queries")
+    refused = "refused: --batch 32769 x --heads 65534 x --seqlen 1: at most 2^31 - 2^16 tiles of queries"
     assert lines_of(Program(name), "most-tiles") == ["taken", refused] * PROBLEMS
 
 
@@ -104,8 +109,7 @@ def test_an_l2_cache_for_some_heads_changes_no_answer() -> None:
 @pytest.mark.cpu_only("SIMT_SHARED stands for a smaller GPU")
 @pytest.mark.parametrize("head_dim", [32, 64, 96, 128, 256])
 @pytest.mark.parametrize("shared_kb", [48, 64, 99])
-def test_steps_with_little_shared_memory(step: Program, head_dim: int, shared_kb: int,
-                                         tmp_path: Path) -> None:
+def test_steps_with_little_shared_memory(step: Program, head_dim: int, shared_kb: int, tmp_path: Path) -> None:
     """Either the tile fits, or one line says how much is needed and how much there is."""
     if not step.takes(head_dim):
         pytest.skip(f"{step.name} does not take it")
@@ -114,14 +118,11 @@ def test_steps_with_little_shared_memory(step: Program, head_dim: int, shared_kb
     done = step.run(*options, env=env)
     if done.returncode == RIGHT:
         _, record = step.solve(tmp_path / "out", *options, env=env)
-        assert all(record[f"kernel{i}_shared_bytes"] <= shared_kb << 10
-                   for i in range(1, record["count_launches"] + 1))
+        assert all(record[f"kernel{i}_shared_bytes"] <= shared_kb << 10 for i in range(1, record["count_launches"] + 1))
         return
     assert done.returncode == USAGE
     assert (head_dim, shared_kb) != (64, 99) or step.name in HOPPER_STEPS
     said = re.fullmatch(rf"{step.name}: --head-dim {head_dim}: .*\n", done.stderr)
     assert said, done.stderr
-    needed, limit = map(int, re.search(r"needs (\d+) bytes .* this GPU has (\d+)\n",
-                                       done.stderr).groups())
+    needed, limit = map(int, re.search(r"needs (\d+) bytes .* this GPU has (\d+)\n", done.stderr).groups())
     assert needed > limit == shared_kb << 10
-

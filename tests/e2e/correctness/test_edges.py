@@ -10,7 +10,7 @@ import pytest
 from tests.lib.generators import rounded_inputs
 from tests.lib.kinds import FACTS, FP8_STEPS, PERSISTENT_STEPS, SCALAR_STEPS
 from tests.lib.problem import Problem
-from tests.lib.programs import (DEVICE, USAGE, WRONG, Program, read_records, read_result)
+from tests.lib.programs import DEVICE, USAGE, WRONG, Program, read_records, read_result
 from tests.lib.reference import attention, mistakes, round_to
 from tests.lib.steps import settings, step_names
 from tests.e2e.cli.test_bad_input import files_in
@@ -20,11 +20,11 @@ TWO_HEADS = Problem(batch=2, heads=2, seqlen=70, head_dim=64, mask="causal")
 
 @pytest.mark.parametrize("seqlen, seqlen_kv", [(70, 1), (70, 5), (200, 33), (2, 1), (65, 64)])
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-def test_rows_that_attend_nothing_are_zero(step: Program, tmp_path: Path, seqlen: int,
-                                           seqlen_kv: int, dtype: str) -> None:
+def test_rows_that_attend_nothing_are_zero(
+    step: Program, tmp_path: Path, seqlen: int, seqlen_kv: int, dtype: str
+) -> None:
     """Causal with fewer keys than queries: the first Nq - Nkv rows attend to no key."""
-    p = Problem(batch=2, heads=2, seqlen=seqlen, seqlen_kv=seqlen_kv, dtype=dtype,
-                mask="causal").for_step(step)
+    p = Problem(batch=2, heads=2, seqlen=seqlen, seqlen_kv=seqlen_kv, dtype=dtype, mask="causal").for_step(step)
     result, record = step.solve(tmp_path / "out", *p.options())
     empty = seqlen - seqlen_kv
     assert not result.o[:, :, :empty].any()
@@ -34,8 +34,9 @@ def test_rows_that_attend_nothing_are_zero(step: Program, tmp_path: Path, seqlen
     assert record["right"] is True
 
 
-@pytest.mark.parametrize("name", [name for name in step_names() if Program(name).takes(64)
-                                  and settings(name, "tests").get("rare_maximum")])
+@pytest.mark.parametrize(
+    "name", [name for name in step_names() if Program(name).takes(64) and settings(name, "tests").get("rare_maximum")]
+)
 def test_large_p_are_rounded_too(name: str, tmp_path: Path) -> None:
     """In peaked rows a rarely raised m leaves the largest P above 1, so it is rounded, too; and a
     few large elements of V nearly cancel in a column."""
@@ -44,8 +45,7 @@ def test_large_p_are_rounded_too(name: str, tmp_path: Path) -> None:
     q, k, v = (random.standard_normal(shape) for shape in (p.q_shape(), p.kv_shape(), p.kv_shape()))
     v *= 1 + 9 * (random.random(p.kv_shape()) < 0.01)
     inputs = [x.astype(np.float16) for x in (3 * q, k, v)]
-    result, record = Program(name).solve(
-        tmp_path / "out", *p.options_with_files(tmp_path / "in", *inputs))
+    result, record = Program(name).solve(tmp_path / "out", *p.options_with_files(tmp_path / "in", *inputs))
     assert record["max_error"] > record["allowed_error"]  # of another row
     right = attention(p, *(round_to("bf16", x) for x in inputs))
     assert mistakes(right, result.o, result.lse) == []
@@ -87,8 +87,7 @@ def test_infinity_in_queries_and_keys(step: Program, tmp_path: Path, name: str) 
     p = TWO_HEADS.for_step(step)
     inputs = dict(zip("qkv", rounded_inputs(p), strict=True))
     inputs[name][1, 0, 2, 5] = np.inf
-    result, record = step.solve(
-        tmp_path / "out", *p.options_with_files(tmp_path / "in", *inputs.values()))
+    result, record = step.solve(tmp_path / "out", *p.options_with_files(tmp_path / "in", *inputs.values()))
     answer = attention(p, *inputs.values())
     assert np.isnan(answer.lse).any()
     assert mistakes(answer, result.o, result.lse) == []
@@ -101,8 +100,9 @@ def multiplies_masked_keys(step: Program) -> bool:
 
 
 @pytest.mark.parametrize("key, value, nan_inputs", [(0, np.inf, 0), (37, -np.inf, 0), (37, np.nan, 1), (69, np.nan, 1)])
-def test_values_that_are_no_numbers_in_v(step: Program, tmp_path: Path, key: int, value: float,
-                                         nan_inputs: int) -> None:
+def test_values_that_are_no_numbers_in_v(
+    step: Program, tmp_path: Path, key: int, value: float, nan_inputs: int
+) -> None:
     """They change the rows that attend that key and, on tensor cores, other rows of the tile too.
 
     The checker does not compare rows that mask the key, because the value may change them too.
@@ -136,8 +136,7 @@ def test_values_that_are_no_numbers_in_v(step: Program, tmp_path: Path, key: int
 @pytest.mark.parametrize("scale", [1e-30, 30.0])
 def test_extreme_scales(step: Program, tmp_path: Path, scale: float) -> None:
     """All keys equal, or one key dominant: the exponential neither overflows nor gives 0/0."""
-    p = Problem(heads=2, seqlen=66, seqlen_kv=65, dtype="bf16", mask="causal",
-                scale=scale).for_step(step)
+    p = Problem(heads=2, seqlen=66, seqlen_kv=65, dtype="bf16", mask="causal", scale=scale).for_step(step)
     result, _ = step.solve(tmp_path / "out", *p.options())
     assert mistakes(attention(p, *rounded_inputs(p)), result.o, result.lse) == []
 
@@ -165,16 +164,14 @@ def test_head_dims_that_are_no_multiple_of_8(step: Program, tmp_path: Path) -> N
 
 
 MEMORY = "the size of device memory can be chosen only there"
-IN_PASSES = Program(next(name for name, facts in FACTS.items()
-                         if facts["intermediate_bytes_per_entry"] > 0))
+IN_PASSES = Program(next(name for name, facts in FACTS.items() if facts["intermediate_bytes_per_entry"] > 0))
 SLICES = Problem(batch=2, heads=3, seqlen=100, head_dim=32, mask="causal")
 SLICE_BYTES = 4 * 100 * 100  # S of one head, fp32
 
 
 @pytest.mark.cpu_only(MEMORY)
 @pytest.mark.parametrize("memory, passes", [("300K", 2), ("250K", 3), ("220K", 6)])
-def test_a_step_with_s_in_memory_goes_in_passes_where_memory_is_short(tmp_path: Path, memory: str,
-                                                     passes: int) -> None:
+def test_a_step_with_s_in_memory_goes_in_passes_where_memory_is_short(tmp_path: Path, memory: str, passes: int) -> None:
     whole, record = IN_PASSES.solve(tmp_path / "whole", *SLICES.options())
     assert record["workspace_bytes"] == 6 * SLICE_BYTES
     out = tmp_path / "out"
@@ -187,8 +184,7 @@ def test_a_step_with_s_in_memory_goes_in_passes_where_memory_is_short(tmp_path: 
 def test_it_says_how_much_memory_it_lacks(tmp_path: Path) -> None:
     """Not even the scores of one head fit next to the tensors."""
     out = tmp_path / "out"
-    done = IN_PASSES.run(*SLICES.options(), "-o", out, "-j", tmp_path / "j",
-                      env={"SIMT_MEMORY": "200K"})
+    done = IN_PASSES.run(*SLICES.options(), "-o", out, "-j", tmp_path / "j", env={"SIMT_MEMORY": "200K"})
     assert done.returncode == DEVICE
     assert re.fullmatch(rf"{IN_PASSES.name}: .*\b{SLICE_BYTES} bytes.*\n", done.stderr)
     assert files_in(tmp_path) == []
@@ -216,8 +212,7 @@ def test_fused_steps_need_no_memory_beside_the_tensors(step: Program, tmp_path: 
 @pytest.mark.cpu_only("a GPU build refuses --time-limit")
 def test_more_heads_than_a_grid_dimension_are_launched(step: Program) -> None:
     """B * H > 65535; the first kernel is stopped soon, and a grid that is too large never starts."""
-    done = step.run("-b", 70000, "-H", 1, "-n", 1, "-k", 1, "-i", "constant",
-                    "--time-limit", 0.1)
+    done = step.run("-b", 70000, "-H", 1, "-n", 1, "-k", 1, "-i", "constant", "--time-limit", 0.1)
     assert done.returncode == DEVICE and re.search(r"time limit .* of \d+ blocks done", done.stderr)
 
 
@@ -257,7 +252,6 @@ def test_smaller_tiles_where_shared_memory_is_short(tmp_path: Path, head_dim: in
     """Compute capability 7.5 has 64 KB: a scalar step takes every head dimension there too."""
     problem = replace(TWO_HEADS, head_dim=head_dim)
     inputs = rounded_inputs(problem)
-    result, record = Program(SCALAR_STEPS[-1]).solve(tmp_path / "out", *problem.options(),
-                                             env={"SIMT_SHARED": "64K"})
+    result, record = Program(SCALAR_STEPS[-1]).solve(tmp_path / "out", *problem.options(), env={"SIMT_SHARED": "64K"})
     assert record["kernel1_shared_bytes"] <= 65536 and record["right"]
     assert mistakes(attention(problem, *inputs), result.o, result.lse) == []

@@ -14,9 +14,10 @@ from tests.lib.programs import Program, write_inputs
 PROBLEM = Problem(batch=2, heads=4, kv_heads=2, seqlen=37, seqlen_kv=50, head_dim=64, mask="causal")
 
 
-@pytest.mark.parametrize("dtype, file_type", [
-    (dtype, file_type) for dtype in ("fp16", "bf16") for file_type in ("<f2", "<f4", "<f8")
-] + [("bf16", "<u2")])
+@pytest.mark.parametrize(
+    "dtype, file_type",
+    [(dtype, file_type) for dtype in ("fp16", "bf16") for file_type in ("<f2", "<f4", "<f8")] + [("bf16", "<u2")],
+)
 def test_every_element_type(kind_step: Program, tmp_path: Path, dtype: str, file_type: str) -> None:
     """Values are rounded once, from the type of the file to that of the problem."""
     p = replace(PROBLEM, dtype=dtype).for_step(kind_step)
@@ -70,6 +71,5 @@ def test_output_directory_is_created_and_used_again(any_step: Program, tmp_path:
 
 
 def test_same_seed_same_bits_other_seed_other_bits(any_step: Program, tmp_path: Path) -> None:
-    results = [any_step.solve(tmp_path / str(i), "-n", 20, "-s", seed)[0]
-               for i, seed in enumerate((5, 5, 6))]
+    results = [any_step.solve(tmp_path / str(i), "-n", 20, "-s", seed)[0] for i, seed in enumerate((5, 5, 6))]
     assert results[0].same_bits(results[1]) and not results[0].same_bits(results[2])

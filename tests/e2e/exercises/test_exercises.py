@@ -26,42 +26,24 @@ from table import EXERCISES, Exercise, Part  # noqa: E402
 FAULTS = 12  # that are tried in each solution
 # Small faults that change no answer, each with the reason.
 EQUIVALENT: dict[str, str] = {
-    "ex02 | warp_max | index + 1 | WARP_SIZE / 2":
-        "distances 17, 8, 4, 2 and 1 reach each lane once, as 16, 8, 4, 2 and 1 do",
-    "ex02 | warp_sum | index + 1 | WARP_SIZE / 2":
-        "distances 17, 8, 4, 2 and 1 reach each lane once, as 16, 8, 4, 2 and 1 do",
-    "ex14 | load_tile | index + 1 | 0":
-        "rows past the end may hold any finite numbers: their probability is 0",
-    "ex15 | load_tile | index + 1 | 0":
-        "rows past the end may hold any finite numbers: their probability is 0",
-    "ex16 | attention_kernel | buffer swapped | k_strides":
-        "K and V have the same strides in every problem that the options describe",
-    "ex26 | attention_kernel | buffer swapped | k_strides":
-        "K and V have the same strides in every problem that the options describe",
-    "ex27 | wgmma_descriptor | index + 1 | panel_bytes":
-        "units() rounds down to 16 bytes",
-    "ex27 | wgmma_descriptor | index + 1 | 8 * ROW_BYTES":
-        "units() rounds down to 16 bytes",
-    "ex27 | start_qk | index + 1 | d % COLUMNS":
-        "units() rounds down to 16 bytes",
-    "ex30 | make_plans_kernel | index + 1 | problem.kv_len":
-        "no span begins or ends there: the smallest of them is the same",
-    "ex30 | make_plans_kernel | index - 1 | problem.kv_len":
-        "no span begins behind it, and a tile with the last key may run mask code",
-    "ex30 | make_plans_kernel | index + 1 | 0":
-        "a tile with the first key may run mask code, and no span ends before it",
-    "ex30 | make_plans_kernel | index - 1 | 0":
-        "no span begins or ends there: the largest of them is the same",
-    "ex34 | keys_kernel | index - 1 | causal ? max(first_k - problem.kv_len + problem.q_len, 0) : 0":
-        "at most one tile more, in which all entries are masked",
-    "exf09 | run_events | index + 1 | 0":
-        "flags of cudaStreamWaitEvent, which matter in a capture alone",
-    "exf09 | run_events | index - 1 | 0":
-        "flags of cudaStreamWaitEvent, which matter in a capture alone",
-    "exf10 | try_lock | index + 1 | 1":
-        "any number but 0 says that the lock is taken",
-    "exf10 | transfer_kernel | condition always holds | LOWER_FIRST":
-        "the stage that deadlocks on purpose is not checked",
+    "ex02 | warp_max | index + 1 | WARP_SIZE / 2": "distances 17, 8, 4, 2 and 1 reach each lane once, as 16, 8, 4, 2 and 1 do",
+    "ex02 | warp_sum | index + 1 | WARP_SIZE / 2": "distances 17, 8, 4, 2 and 1 reach each lane once, as 16, 8, 4, 2 and 1 do",
+    "ex14 | load_tile | index + 1 | 0": "rows past the end may hold any finite numbers: their probability is 0",
+    "ex15 | load_tile | index + 1 | 0": "rows past the end may hold any finite numbers: their probability is 0",
+    "ex16 | attention_kernel | buffer swapped | k_strides": "K and V have the same strides in every problem that the options describe",
+    "ex26 | attention_kernel | buffer swapped | k_strides": "K and V have the same strides in every problem that the options describe",
+    "ex27 | wgmma_descriptor | index + 1 | panel_bytes": "units() rounds down to 16 bytes",
+    "ex27 | wgmma_descriptor | index + 1 | 8 * ROW_BYTES": "units() rounds down to 16 bytes",
+    "ex27 | start_qk | index + 1 | d % COLUMNS": "units() rounds down to 16 bytes",
+    "ex30 | make_plans_kernel | index + 1 | problem.kv_len": "no span begins or ends there: the smallest of them is the same",
+    "ex30 | make_plans_kernel | index - 1 | problem.kv_len": "no span begins behind it, and a tile with the last key may run mask code",
+    "ex30 | make_plans_kernel | index + 1 | 0": "a tile with the first key may run mask code, and no span ends before it",
+    "ex30 | make_plans_kernel | index - 1 | 0": "no span begins or ends there: the largest of them is the same",
+    "ex34 | keys_kernel | index - 1 | causal ? max(first_k - problem.kv_len + problem.q_len, 0) : 0": "at most one tile more, in which all entries are masked",
+    "exf09 | run_events | index + 1 | 0": "flags of cudaStreamWaitEvent, which matter in a capture alone",
+    "exf09 | run_events | index - 1 | 0": "flags of cudaStreamWaitEvent, which matter in a capture alone",
+    "exf10 | try_lock | index + 1 | 1": "any number but 0 says that the lock is taken",
+    "exf10 | transfer_kernel | condition always holds | LOWER_FIRST": "the stage that deadlocks on purpose is not checked",
 }
 
 pytestmark = pytest.mark.cpu_only("starting files and solutions are compiled for the CPU backend")
@@ -80,13 +62,18 @@ def graded(exercise: Exercise, kind: str, text: str) -> list[classroom.Mark]:
 
 def with_places(words: str, file: str, text: str) -> str:
     """Replaces each @...@ by the place of the only line of the made file that holds these words."""
+
     def place(match: re.Match) -> str:
         (number,) = (i for i, line in enumerate(text.split("\n"), 1) if match[1] in line)
         return f"{(classroom.MADE / file).relative_to(REPOSITORY)}:{number}"
+
     return re.sub("@(.+?)@", place, words)
 
 
-@pytest.mark.parametrize("name", EXERCISES)
+# All are judged by the same code, so some of them tell whether it works.
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.exhaustive if i % 4 else ()) for i, name in enumerate(EXERCISES)]
+)
 def test_the_starting_file_fails_as_intended(name: str) -> None:
     exercise = EXERCISES[name]
     start = classroom.sources(exercise)[1]
@@ -98,9 +85,13 @@ def test_the_starting_file_fails_as_intended(name: str) -> None:
 
 
 # The others' solutions are the steps themselves, of which other tests know more.
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=() if classroom.file_of(name, ".solution.*") else pytest.mark.exhaustive)
-    for name in EXERCISES])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if classroom.file_of(name, ".solution.*") else pytest.mark.exhaustive)
+        for name in EXERCISES
+    ],
+)
 def test_the_solution_passes(name: str) -> None:
     exercise = EXERCISES[name]
     marks = classroom.marks_of(exercise, classroom.solution_of(exercise))
@@ -112,8 +103,7 @@ def mutants(exercise: Exercise) -> list[tuple[str, str]]:
     the changed solution."""
     solution, start = classroom.sources(exercise)
     matcher = difflib.SequenceMatcher(None, solution.split("\n"), start.split("\n"), autojunk=False)
-    own = {line for tag, i, j, *_ in matcher.get_opcodes() if tag in ("delete", "replace")
-           for line in range(i, j)}
+    own = {line for tag, i, j, *_ in matcher.get_opcodes() if tag in ("delete", "replace") for line in range(i, j)}
     source = Source(f"{exercise.name}.cu", solution)
     found = []
     for part in source.parts:
@@ -148,9 +138,13 @@ ANSWERS = [(name, answer) for name in EXERCISES for answer in catalogue.wrong_an
 SAMPLE = random.Random(3).sample(range(len(ANSWERS)), 10)
 
 
-@pytest.mark.parametrize("name, answer", [
-    pytest.param(*row, marks=() if i in SAMPLE else pytest.mark.exhaustive, id=f"{row[0]} {row[1]['what']}")
-    for i, row in enumerate(ANSWERS)])
+@pytest.mark.parametrize(
+    "name, answer",
+    [
+        pytest.param(*row, marks=() if i in SAMPLE else pytest.mark.exhaustive, id=f"{row[0]} {row[1]['what']}")
+        for i, row in enumerate(ANSWERS)
+    ],
+)
 def test_wrong_answers_are_told_as_documented(name: str, answer: dict) -> None:
     """`says`: of each part the points and, after a colon, words of the check."""
     text = classroom.sources(EXERCISES[name])["broken" in name]
@@ -180,14 +174,16 @@ PROBE = Exercise("probe", "step01", (), (Part("whole tiles", 1, ("-n 64",)),), f
 HOSTILE = {
     "a loop without end": ("while (1) { volatile int x = 0; (void)x; }", "does a loop end"),
     "a crash": ("*(volatile int *)8 = 1;", "crashed"),
-    "much memory": ("*(volatile char *)malloc((size_t)100 << 30) = 1;",
-                    "crashed"),
+    "much memory": ("*(volatile char *)malloc((size_t)100 << 30) = 1;", "crashed"),
     "memory in use": ("memset(malloc((size_t)2 << 30), 1, (size_t)2 << 30);", "GB of memory"),
-    "much output": ("while (1) puts(\"PASS PASS PASS PASS PASS PASS PASS PASS\");", "of output"),
-    "spoiled records": ("if (system(\"d=$(tr '\\\\0' '\\\\n' </proc/$PPID/cmdline | grep -m1 record.jsonl"
-                        " | xargs dirname); echo 1 >$d/lab.jsonl; echo 1 >$d/record.jsonl;"
-                        " : >$d/o.npy\")) {} _exit(0);", "cannot be read"),
-    "a lie": ("puts(\"check RIGHT\"); fflush(stdout); _exit(0);", "without an answer"),
+    "much output": ('while (1) puts("PASS PASS PASS PASS PASS PASS PASS PASS");', "of output"),
+    "spoiled records": (
+        "if (system(\"d=$(tr '\\\\0' '\\\\n' </proc/$PPID/cmdline | grep -m1 record.jsonl"
+        " | xargs dirname); echo 1 >$d/lab.jsonl; echo 1 >$d/record.jsonl;"
+        ' : >$d/o.npy")) {} _exit(0);',
+        "cannot be read",
+    ),
+    "a lie": ('puts("check RIGHT"); fflush(stdout); _exit(0);', "without an answer"),
 }
 
 
@@ -199,17 +195,22 @@ def test_a_file_cannot_harm_the_grader(fault: str, monkeypatch: pytest.MonkeyPat
     text = next((REPOSITORY / "steps").glob("step01_*.cu")).read_text()
     assert text.count("static cudaError_t forward(") == 1
     text = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n" + re.sub(
-        r"(static cudaError_t forward\([^{]*\{)", lambda match: match[1] + code, text)
+        r"(static cudaError_t forward\([^{]*\{)", lambda match: match[1] + code, text
+    )
     (mark,) = graded(PROBE, re.sub(r"\W", "_", fault), text)
     assert mark.reached == 0 and words in mark.why and "\n" not in mark.why
 
 
-@pytest.mark.parametrize("data, words", [
-    (b"", "undefined symbol `step'"),
-    ("constexpr int A = 1".encode("utf-16"), "stray"),
-    (b"constexpr int A = 1 // f\xfcr\nint main() {}", "error: expected"),
-    (b"int a[1 << 30] = {1};", "limit exceeded"),
-    (b'#include "/dev/zero"', "out of memory")])
+@pytest.mark.parametrize(
+    "data, words",
+    [
+        (b"", "undefined symbol `step'"),
+        ("constexpr int A = 1".encode("utf-16"), "stray"),
+        (b"constexpr int A = 1 // f\xfcr\nint main() {}", "error: expected"),
+        (b"int a[1 << 30] = {1};", "limit exceeded"),
+        (b'#include "/dev/zero"', "out of memory"),
+    ],
+)
 def test_a_file_that_does_not_compile(data: bytes, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classroom, "COMPILER_MEMORY", 1 << 30)
     name = re.sub(r"\W", "_", f"probe.{words}")
@@ -220,8 +221,11 @@ def test_a_file_that_does_not_compile(data: bytes, words: str, monkeypatch: pyte
 
 def test_a_loop_in_a_kernel_is_named_by_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classroom, "LONGEST_S", 3)
-    text = next((REPOSITORY / "steps").glob("step01_*.cu")).read_text().replace(
-        "const int q_tiles", "while (*(volatile int *)&problem.q_len > 0) {}  // loop\n  const int q_tiles", 1)
+    text = (
+        next((REPOSITORY / "steps").glob("step01_*.cu"))
+        .read_text()
+        .replace("const int q_tiles", "while (*(volatile int *)&problem.q_len > 0) {}  // loop\n  const int q_tiles", 1)
+    )
     two_parts = Exercise("probe", "step01", (), 2 * PROBE.parts, fails="")
     first, second = graded(two_parts, "loop", text)
     assert with_places("at @// loop@ (time limit", "probe.loop.cu", text) in first.why
@@ -248,17 +252,22 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMMIT", built_commit())
 
     def try_make(target: str) -> subprocess.CompletedProcess:
-        return subprocess.run(["make", *target.split(), f"BACKEND={BACKEND}"], cwd=tmp_path, text=True,
-                              capture_output=True, check=False)
+        return subprocess.run(
+            ["make", *target.split(), f"BACKEND={BACKEND}"], cwd=tmp_path, text=True, capture_output=True, check=False
+        )
 
     def make(target: str, code: int = 0) -> str:
         done = try_make(target)
         assert done.returncode == code, done.stderr
         return done.stdout
+
     (tmp_path / "steps/exercises/ex13.cu").symlink_to("nowhere.cu")
     said = try_make("ex13").stderr
-    assert re.fullmatch(r"make ex13: steps/exercises/ex13\.cu is a link to nowhere\.cu, [^\n]*\n"
-                        r"make\S*: [^\n]*Error 2\n", said)
+    assert re.fullmatch(
+        r"make ex13: steps/exercises/ex13\.cu is a link to nowhere\.cu, [^\n]*\n"
+        r"make\S*: [^\n]*Error 2\n",
+        said,
+    )
     assert "just written" in make("ex10", 2)
     path = tmp_path / "steps/exercises/ex10.cu"
     path.write_text(path.read_text() + "// mine\n")

@@ -34,10 +34,17 @@ def test_the_workflow_grades_a_repository(tmp_path: Path) -> None:
         (course / name).symlink_to(REPOSITORY / name)
     subprocess.run(["cp", "-rl", REPOSITORY / "build", course / "build"], check=True)
     summary = tmp_path / "summary.md"
-    subprocess.run([workflow["defaults"]["run"]["shell"], "-eo", "pipefail", "-c", commands], cwd=tmp_path, check=True,
-                   env=os.environ | env | {"GITHUB_STEP_SUMMARY": str(summary), "COMMIT": built_commit()})
+    subprocess.run(
+        [workflow["defaults"]["run"]["shell"], "-eo", "pipefail", "-c", commands],
+        cwd=tmp_path,
+        check=True,
+        env=os.environ | env | {"GITHUB_STEP_SUMMARY": str(summary), "COMMIT": built_commit()},
+    )
     rows = json.loads((tmp_path / job["steps"][-1]["with"]["path"]).read_text())["exercises"]
     most = {name: EXERCISES[name].points for name in env["EXERCISES"].split()}
     assert {row["exercise"]: (row["points"], row["of"]) for row in rows} == {
-        solved: (most[solved],) * 2, untouched: (0, most[untouched]), missing: (0, most[missing])}
+        solved: (most[solved],) * 2,
+        untouched: (0, most[untouched]),
+        missing: (0, most[missing]),
+    }
     assert f"total     {most[solved]:4g} of {sum(most.values()):2}, " in summary.read_text()

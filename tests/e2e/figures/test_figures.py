@@ -24,16 +24,20 @@ from tests.lib.steps import chapters, every_step, source_of, step_names
 H200 = REPOSITORY / "plots" / "results" / "h200"
 GIVEN = ("committed", "alone", "backward")
 LAST = MASK_STEPS[0]
-TFLOPS, ROOFLINE = ([name for name in FIGURES if name.startswith(kind) and name != BACKWARD]
-                    for kind in ("tflops", "roofline"))
+TFLOPS, ROOFLINE = (
+    [name for name in FIGURES if name.startswith(kind) and name != BACKWARD] for kind in ("tflops", "roofline")
+)
 
 
 @pytest.fixture(scope="module")
 def given() -> dict[str, Results]:
     """The committed records; one step alone, without baselines; those of backward steps."""
     committed = load(H200)
-    alone = [{name: value for name, value in record.items() if "flex" not in name}
-             for record in committed.records if record.get("step") == LAST]
+    alone = [
+        {name: value for name, value in record.items() if "flex" not in name}
+        for record in committed.records
+        if record.get("step") == LAST
+    ]
     return {"committed": committed, "alone": Results(alone), "backward": load(H200.parent / "backward")}
 
 
@@ -44,8 +48,11 @@ def records_of(**wanted: object) -> list[dict]:
     """The committed records with these values, found without the code under test."""
     paths = sorted(H200.glob("bench_*.jsonl"), key=lambda path: records_in(path)[0]["date"])
     for path in reversed(paths):
-        found = [record for record in records_in(path) if "median_ms" in record
-                 and all(record.get(name) == value for name, value in wanted.items())]
+        found = [
+            record
+            for record in records_in(path)
+            if "median_ms" in record and all(record.get(name) == value for name, value in wanted.items())
+        ]
         if found:
             return found
     return []
@@ -53,12 +60,12 @@ def records_of(**wanted: object) -> list[dict]:
 
 # --- The data -------------------------------------------------------------------------------------
 
+
 def test_waterfall_has_the_speeds_of_the_steps(given: dict) -> None:
     for panel in FIGURES["waterfall"].data(given["committed"])["panels"]:
         records = records_of(seqlen=4096, head_dim=128, dtype="fp16", mask=panel["mask"])
         expected = {record["step"]: record["tflops"] for record in records if "step" in record}
-        expected = {step: speed for step, speed in expected.items()
-                    if not source_of(step).block_masks}
+        expected = {step: speed for step, speed in expected.items() if not source_of(step).block_masks}
         assert {step["step"]: step["tflops"] for step in panel["steps"]} == expected
         assert [step["step"] for step in panel["steps"]] == sorted(expected)
         assert {step["after"] for step in panel["steps"]} - {None} <= set(expected)
@@ -70,12 +77,15 @@ def test_waterfall_has_the_speeds_of_the_steps(given: dict) -> None:
 def test_tflops_has_every_step_and_baseline(given: dict) -> None:
     for panel in FIGURES[TFLOPS[0]].data(given["committed"])["panels"]:
         points = {tuple(point) for curve in panel["curves"] for point in curve["points"]}
-        records = [record for seqlen in {seqlen for seqlen, _ in points} for record in records_of(
-            seqlen=seqlen, head_dim=panel["head_dim"], mask=panel["mask"], dtype="fp16")]
+        records = [
+            record
+            for seqlen in {seqlen for seqlen, _ in points}
+            for record in records_of(seqlen=seqlen, head_dim=panel["head_dim"], mask=panel["mask"], dtype="fp16")
+        ]
         assert points == {(record["seqlen"], record["tflops"]) for record in records}
         names = [curve["name"] for curve in panel["curves"]]
         steps = [name for name in names if name[0].isdigit()]
-        assert steps == sorted(steps) and names[len(steps):] == ["FA2", "FA3", "Flex", "cuDNN"]
+        assert steps == sorted(steps) and names[len(steps) :] == ["FA2", "FA3", "Flex", "cuDNN"]
 
 
 def test_roofline_has_every_step_at_its_intensity(given: dict) -> None:
@@ -84,8 +94,7 @@ def test_roofline_has_every_step_at_its_intensity(given: dict) -> None:
     for point in data["steps"][step.removeprefix("step")]:
         # 4 N N D operations; Q, K, V and O of 2 N D bytes each and LSE of 4 N.
         assert point["intensity"] == pytest.approx(4 * point["n"] * 128 / (8 * 128 + 4), rel=1e-3)
-        (record,) = records_of(step=step, seqlen=point["n"], head_dim=128, dtype="fp16",
-                               mask="full")
+        (record,) = records_of(step=step, seqlen=point["n"], head_dim=128, dtype="fp16", mask="full")
         assert point["tflops"] == record["tflops"]
 
 
@@ -93,8 +102,7 @@ def test_sparsity_has_times_over_the_full_mask(given: dict) -> None:
     data = FIGURES["sparsity"].data(given["committed"])
     assert len(data["panels"]) == 4 and data["blocks"] == [(128, 128)]
     for panel in data["panels"]:
-        shape = {"step": data["step"], "head_dim": panel["head_dim"], "seqlen": panel["seqlen"],
-                 "dtype": "fp16"}
+        shape = {"step": data["step"], "head_dim": panel["head_dim"], "seqlen": panel["seqlen"], "dtype": "fp16"}
         assert panel["full_ms"] == records_of(**shape, mask="full")[0]["median_ms"]
         assert "blocks:0.5" in panel["masks"]
         for mask in panel["masks"]:
@@ -104,11 +112,9 @@ def test_sparsity_has_times_over_the_full_mask(given: dict) -> None:
             time = 1 / record["speed_over_full"]
             assert panel["masks"][record["mask"]] == pytest.approx([masked, time])
             if "speed_over_flex" in record:
-                assert panel["flex"][record["mask"]] == pytest.approx(
-                    [masked, time * record["speed_over_flex"]])
+                assert panel["flex"][record["mask"]] == pytest.approx([masked, time * record["speed_over_flex"]])
             share = record["mask_blocks_active"] / record["mask_blocks"]
-            sure = not (1 / record["speed_over_full_p90"] <= share
-                        <= 1 / record["speed_over_full_p10"])
+            sure = not (1 / record["speed_over_full_p90"] <= share <= 1 / record["speed_over_full_p10"])
             assert (record["mask"] in panel["per_block"]) == sure
 
 
@@ -117,15 +123,19 @@ def test_wrong_failed_and_old_records_are_left_out(tmp_path) -> None:
     base = {"date": "2030-01-02", "step": "step98", "commit": "a", "device": "GPU"}
     old, new = tmp_path / "bench_a.jsonl", tmp_path / "bench_b.jsonl"
     old.write_text(json.dumps(base | {"median_ms": 1}) + "\n")
-    new.write_text("".join(json.dumps(base | {"date": "2031-01-02"} | more) + "\n" for more in (
-        {"median_ms": 2, "right": True}, {"median_ms": 3, "right": False},
-        {"failed": "no memory"})))
+    new.write_text(
+        "".join(
+            json.dumps(base | {"date": "2031-01-02"} | more) + "\n"
+            for more in ({"median_ms": 2, "right": True}, {"median_ms": 3, "right": False}, {"failed": "no memory"})
+        )
+    )
     results = load(tmp_path)
     assert [record["median_ms"] for record in results.records] == [2]
     assert results.origin() == "GPU, commit a, 2031-01-02"
 
 
 # --- The drawing ----------------------------------------------------------------------------------
+
 
 def seen_texts(figure: Figure) -> list[Text]:
     """All texts except tick labels beyond the ends of an axis."""
@@ -136,8 +146,14 @@ def seen_texts(figure: Figure) -> list[Text]:
             for tick in axis.get_major_ticks() + axis.get_minor_ticks():
                 if not axes.get_visible() or not low <= tick.get_loc() <= high:
                     unseen |= {tick.label1, tick.label2}
-    return [text for text in figure.findobj(Text) if text.get_visible() and text not in unseen
-            and text.get_text().strip() and (text.axes is None or text.axes.get_visible())]
+    return [
+        text
+        for text in figure.findobj(Text)
+        if text.get_visible()
+        and text not in unseen
+        and text.get_text().strip()
+        and (text.axes is None or text.axes.get_visible())
+    ]
 
 
 def corners_of(text: Text, renderer) -> np.ndarray:
@@ -166,8 +182,9 @@ def overlap(one: np.ndarray, other: np.ndarray) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name, which", [(name, which) for name in FIGURES for which in GIVEN
-                                         if (name == BACKWARD) == (which == "backward")])
+@pytest.mark.parametrize(
+    "name, which", [(name, which) for name in FIGURES for which in GIVEN if (name == BACKWARD) == (which == "backward")]
+)
 def test_labels_are_on_the_canvas_and_apart(given: dict, name: str, which: str) -> None:
     data, theme = FIGURES[name].data(given[which]), style.THEMES[0]
     if data is None:  # nothing of this chapter, and nothing without a mask, was measured
@@ -178,13 +195,12 @@ def test_labels_are_on_the_canvas_and_apart(given: dict, name: str, which: str) 
         figure.set_dpi(100)  # pixels of a page
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
-        boxes = [(text.get_text(), corners_of(text, canvas.get_renderer()))
-                 for text in seen_texts(figure)]
+        boxes = [(text.get_text(), corners_of(text, canvas.get_renderer())) for text in seen_texts(figure)]
         assert len(boxes) > 10
-        assert [text for text, corners in boxes if not (
-            (corners >= 0).all() and (corners <= figure.bbox.size).all())] == []
-        assert [(a, b) for (a, one), (b, other) in itertools.combinations(boxes, 2)
-                if overlap(one, other)] == []
+        assert [
+            text for text, corners in boxes if not ((corners >= 0).all() and (corners <= figure.bbox.size).all())
+        ] == []
+        assert [(a, b) for (a, one), (b, other) in itertools.combinations(boxes, 2) if overlap(one, other)] == []
         assert [text for text, corners in boxes for axes in figure.axes if is_struck(corners, axes)] == []
 
 

@@ -25,7 +25,7 @@ def tables_with(page: str, column: str) -> list[dict[str, dict[str, str]]]:
         lines = [line.strip("| ").split(" | ") for line in block.splitlines() if line[:1] == "|"]
         if lines and column in lines[0]:
             head = [cell.strip(" |") for cell in lines[0]]
-            found.append({row[0]: dict(zip(head[-len(row) + 1:], row[1:])) for row in lines[2:]})
+            found.append({row[0]: dict(zip(head[-len(row) + 1 :], row[1:])) for row in lines[2:]})
     return found
 
 
@@ -47,8 +47,7 @@ def test_make_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shapes: int) 
     page = file.read_text()
     taking = [name for name in step_names() if Program(name).takes(64)]
     for column in ("must move", "worst", "findings", "bound by"):
-        assert [list(table) for table in tables_with(page, column)] == shapes * [
-            [*taking, VARIANT]]
+        assert [list(table) for table in tables_with(page, column)] == shapes * [[*taking, VARIANT]]
     for table in tables_with(page, "must move"):
         for column in ("must move", "loaded", "stored"):
             assert number(table[SCALAR_STEPS[-1]][column]) < number(table[NAIVE][column]) / 3
@@ -56,7 +55,8 @@ def test_make_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shapes: int) 
         assert all(table[name]["conflicts"] == "0" for name in taking)
         assert number(table[VARIANT]["conflicts"]) > 0
         assert number(table[VARIANT]["ldmatrix"]) == pytest.approx(
-            8 * number(table[lab.PADDED_STEP]["ldmatrix"]), rel=1e-3)
+            8 * number(table[lab.PADDED_STEP]["ldmatrix"]), rel=1e-3
+        )
     for table in tables_with(page, "findings"):
         assert all(row["findings"] == "0" for row in table.values())
     assert not re.search(r"\b(ms|milliseconds|TFLOP/s)\b", page)  # bounds are not times

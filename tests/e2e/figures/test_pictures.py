@@ -14,8 +14,7 @@ from tests.lib.source_tree import SourceTree
 from tests.lib.steps import drawn_in, having
 
 PICTURES = REPOSITORY / "docs" / "pictures"
-NAMES = sorted(path.stem for path in PICTURES.glob("*.svg")
-               if not path.stem.endswith(("_light", "_dark")))
+NAMES = sorted(path.stem for path in PICTURES.glob("*.svg") if not path.stem.endswith(("_light", "_dark")))
 GROUPS = [name for name in writers(Path(), Path()) if name != "errors"]
 cpu_only = pytest.mark.cpu_only("the pictures show the programs of the CPU backend")
 
@@ -23,9 +22,11 @@ cpu_only = pytest.mark.cpu_only("the pictures show the programs of the CPU backe
 def compare(directory: Path) -> list[str]:
     """The names of the pictures in the directory; they must equal the committed ones."""
     written = sorted(directory.glob("*.svg"))
-    outdated = [path.name for path in written
-                if not (PICTURES / path.name).exists()
-                or (PICTURES / path.name).read_bytes() != path.read_bytes()]
+    outdated = [
+        path.name
+        for path in written
+        if not (PICTURES / path.name).exists() or (PICTURES / path.name).read_bytes() != path.read_bytes()
+    ]
     assert outdated == [], "docs/pictures is out of date: make pictures"
     return [path.stem for path in written]
 
@@ -57,7 +58,8 @@ def test_overlap_is_what_the_backend_counts(step: str, tmp_path: Path) -> None:
     program.run_right(*PROBLEM, "--seqlen-kv", keys, "--json", tmp_path / "record.json")
     (record,) = read_records(tmp_path / "record.json")
     assert chart.in_flight() / (2 * pictures_order.TILES) == pytest.approx(
-        record["count_mma_under_copy"] / record["count_mma"])
+        record["count_mma_under_copy"] / record["count_mma"]
+    )
     barriers = sum(mark == "b" for _, mark in chart.marks)
     assert barriers * record["kernel1_blocks"] == record["count_barriers"]
 

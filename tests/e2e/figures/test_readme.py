@@ -21,18 +21,15 @@ README = REPOSITORY / "README.md"
 H200 = REPOSITORY / "plots" / "results" / "h200"
 PICTURES = REPOSITORY / "docs" / "pictures"
 WRITTEN = ("CITATION.cff", "README.md", "docs/index.md", "docs/classroom.ipynb")
-MEASURED = [name for name in MMA_STEPS
-            if any(record.get("step") == name for record in load(H200).records)]
+MEASURED = [name for name in MMA_STEPS if any(record.get("step") == name for record in load(H200).records)]
 
 
 def data_of(picture: Path) -> str | None:
     """The data in its description. Its bytes depend on the version of Matplotlib."""
-    return ElementTree.parse(picture).getroot().findtext(
-        ".//{http://purl.org/dc/elements/1.1/}description")
+    return ElementTree.parse(picture).getroot().findtext(".//{http://purl.org/dc/elements/1.1/}description")
 
 
-def test_readme_and_pictures_equal_the_records(monkeypatch: pytest.MonkeyPatch,
-                                               tmp_path: Path) -> None:
+def test_readme_and_pictures_equal_the_records(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Written again, they are the same."""
     pictures = tmp_path / "docs" / "pictures"
     pictures.mkdir(parents=True)
@@ -74,23 +71,36 @@ def test_the_table_has_the_measured_numbers() -> None:
     path = max(H200.glob("bench_*.jsonl"), key=lambda path: read_records(path)[0]["date"])
     lines = README.read_text().splitlines()
     for record in read_records(path):
-        if "step" in record and "median_ms" in record and [
-                record[name] for name in ("seqlen", "head_dim", "dtype", "mask")] == [
-                4096, 128, "fp16", "full"]:
-            (line,) = [line for line in lines
-                       if line.startswith(f"| [{record['step'].removeprefix('step')}](")]
-            for number in (f"{record['tflops']:.1f}", f"{record['speed_over_fa2']:#.3g}",
-                           f"{record['speed_over_cudnn']:#.3g}"):
+        if (
+            "step" in record
+            and "median_ms" in record
+            and [record[name] for name in ("seqlen", "head_dim", "dtype", "mask")] == [4096, 128, "fp16", "full"]
+        ):
+            (line,) = [line for line in lines if line.startswith(f"| [{record['step'].removeprefix('step')}](")]
+            for number in (
+                f"{record['tflops']:.1f}",
+                f"{record['speed_over_fa2']:#.3g}",
+                f"{record['speed_over_cudnn']:#.3g}",
+            ):
                 assert f"| {number} |" in line
 
 
 def test_tables_have_fa3_where_the_records_have_it() -> None:
     """One step has a speedup over FA3 without a mask only, the one before it has none."""
-    results = Results([{name: value for name, value in record.items() if "over_fa3" not in name}
-                       for record in load(H200).records if record.get("short") != "fa3"])
+    results = Results(
+        [
+            {name: value for name, value in record.items() if "over_fa3" not in name}
+            for record in load(H200).records
+            if record.get("short") != "fa3"
+        ]
+    )
     more = {"speed_over_fa3": 0.6123, "speed_over_fa3_p10": 0.6, "speed_over_fa3_p90": 0.625}
-    some = Results([record | more if (record.get("step"), record["mask"]) == (MEASURED[-1], "full")
-                    else record for record in results.records])
+    some = Results(
+        [
+            record | more if (record.get("step"), record["mask"]) == (MEASURED[-1], "full") else record
+            for record in results.records
+        ]
+    )
     told = readme.table(some, Results([]))
     lines = {line.split("]")[0]: line for line in told.splitlines() if line.startswith("| [")}
     assert lines[f"| [{MEASURED[-1][4:]}"].endswith(" | 0.612 |")
@@ -105,28 +115,48 @@ def test_tables_have_fa3_where_the_records_have_it() -> None:
 
 def test_steps_without_records_have_no_numbers() -> None:
     left = Results([record for record in load(H200).records if record.get("step") != NAIVE])
-    (row,) = [row for row in readme.table(left, Results([])).splitlines() if row.startswith(f"| [{NAIVE[4:]}](docs/{NAIVE}.md) [")]
+    (row,) = [
+        row
+        for row in readme.table(left, Results([])).splitlines()
+        if row.startswith(f"| [{NAIVE[4:]}](docs/{NAIVE}.md) [")
+    ]
     assert row.endswith(" | – | – | – | – |")
 
 
 def test_pages_have_the_measured_numbers() -> None:
     results = load(H200)
-    for name, section in (("roofline", pages.example(results)),
-                          ("roofline", pages.exponentials(results)),
-                          ("measuring", pages.clocks(results)),
-                          ("mutants", pages.scores(pages.MUTANTS)),
-                          ("exercises", pages.exercises("course")),
-                          ("wrong-answers", pages.exercises("wrong"))):
+    for name, section in (
+        ("roofline", pages.example(results)),
+        ("roofline", pages.exponentials(results)),
+        ("measuring", pages.clocks(results)),
+        ("mutants", pages.scores(pages.MUTANTS)),
+        ("exercises", pages.exercises("course")),
+        ("wrong-answers", pages.exercises("wrong")),
+    ):
         page = (REPOSITORY / f"docs/{name}.md").read_text()
         assert section in page, f"docs/{name}.md is out of date: make pages"
 
 
 def test_pages_of_chapter_0_have_the_measured_times() -> None:
     for page in (REPOSITORY / "docs").glob("f[0-9]*.md"):
-        assert page.read_text() == pages.with_times(page, pages.foundation_records()), f"{page} is out of date: make pages"
-    record = {"program": "f05", "stage": "tree", "commit": "c0ffee", "device": "NVIDIA H200", "n": 1000, "samples": 20,
-              "ms": 0.5, "bytes": 1e9, "flops": 0, "copy_gb_per_s": 4000, "mma_tflops": 600, "library": "CUB",
-              "library_ms": 0.4}
+        assert page.read_text() == pages.with_times(page, pages.foundation_records()), (
+            f"{page} is out of date: make pages"
+        )
+    record = {
+        "program": "f05",
+        "stage": "tree",
+        "commit": "c0ffee",
+        "device": "NVIDIA H200",
+        "n": 1000,
+        "samples": 20,
+        "ms": 0.5,
+        "bytes": 1e9,
+        "flops": 0,
+        "copy_gb_per_s": 4000,
+        "mma_tflops": 600,
+        "library": "CUB",
+        "library_ms": 0.4,
+    }
     told = pages.times("f05", [record, {**record, "program": "f04"}, {"program": "f05", "n": 1000}])
     assert told.endswith("| `tree` | 0.5 | 2000 GB/s | 0.50 of a copy | 0.80 |") and told.count("tree") == 1
     assert pages.times("f05", []) == ""

@@ -28,20 +28,19 @@ def test_the_document_equals_the_records(tmp_path: Path) -> None:
     assert run("tables", document, RECORDS) == 0
     assert document.read_text() == DOCUMENT.read_text(), "out of date: make real-input"
     records = Path(shutil.copytree(RECORDS, tmp_path / "records"))
-    for file, name in (("scores", "largest_score"), ("errors", "max_error"),
-                       ("no_maximum", "rows_wrong")):
+    for file, name in (("scores", "largest_score"), ("errors", "max_error"), ("no_maximum", "rows_wrong")):
         path = records / f"{file}.jsonl"
         path.write_text(path.read_text().replace(f'"{name}": ', f'"{name}": 1'))
     assert run("tables", document, records) == 0
-    changed = sum(a != b for a, b in zip(document.read_text().splitlines(),
-                                         DOCUMENT.read_text().splitlines(), strict=True))
+    changed = sum(
+        a != b for a, b in zip(document.read_text().splitlines(), DOCUMENT.read_text().splitlines(), strict=True)
+    )
     assert changed == 3 * len(INPUTS)
 
 
 def test_limits_are_those_of_the_formats() -> None:
     """Of the numbers just below and just above a limit, one is finite and one is not."""
-    cells = dict(re.findall(r"^\| (fp16|single precision) \| ([\d.]+) \|", tables.limits_table(),
-                            re.MULTILINE))
+    cells = dict(re.findall(r"^\| (fp16|single precision) \| ([\d.]+) \|", tables.limits_table(), re.MULTILINE))
     for name, dtype in (("fp16", np.float16), ("single precision", np.float32)):
         below, above = (np.exp(np.float64(cells[name]) + step) for step in (-0.06, 0.06))
         with np.errstate(over="ignore"):
@@ -50,12 +49,12 @@ def test_limits_are_those_of_the_formats() -> None:
 
 # --- How the records are made ---------------------------------------------------------------------
 
+
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Input:
     """One head of two queries and keys; the scores of query 0 are 0, of query 1 ln 3 and 0."""
     monkeypatch.setattr(inputs, "REPOSITORY", tmp_path)
-    for name, x in (("q", [[0, 0], [1, 0]]), ("k", [[2**0.5 * np.log(3), 0], [0, 0]]),
-                    ("v", [[1, 0], [0, 1]])):
+    for name, x in (("q", [[0, 0], [1, 0]]), ("k", [[2**0.5 * np.log(3), 0], [0, 0]]), ("v", [[1, 0], [0, 1]])):
         np.save(tmp_path / f"{name}.npy", np.array(x, float)[None, None])
     return Input("tiny", "tiny", ".", "causal")
 
@@ -78,8 +77,7 @@ def test_errors_by_position() -> None:
     errors = measure.rows_of(o, expected)
     assert errors.shape == (2, 300) and errors[1, 130] == 0.25
     spans = measure.by_position(errors, expected)
-    assert [(span["first"], span["last"]) for span in spans] == [
-        (1, 64), (65, 128), (129, 256), (257, 300)]
+    assert [(span["first"], span["last"]) for span in spans] == [(1, 64), (65, 128), (129, 256), (257, 300)]
     assert [span["max_error"] for span in spans] == [0, 0, 0.25, 0]
     assert spans[2]["mean_error"] == pytest.approx(0.25 / 256, rel=1e-3)
     assert {span["mean_norm"] for span in spans} == {2}

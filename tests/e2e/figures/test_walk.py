@@ -20,7 +20,10 @@ def test_the_pages_have_what_the_stages_print(tmp_path: Path) -> None:
     shutil.copytree(REPOSITORY / "docs", written, ignore=lambda _, names: [n for n in names if "profiling" not in n])
     walk.write(written, programs)
     for page in written.iterdir():
-        assert page.read_text() == (REPOSITORY / "docs" / page.name).read_text(), f"{page.name} is out of date: make pages"
+        assert page.read_text() == (REPOSITORY / "docs" / page.name).read_text(), (
+            f"{page.name} is out of date: make pages"
+        )
     for stage in walk.STAGES[1:]:
         Program(stage, programs / "walk").run_right(
-            "-n", 45, "-k", 300, "-d", 32, "-H", 1, "-m", "causal", "--report=races,bounds,init")
+            "-n", 45, "-k", 300, "-d", 32, "-H", 1, "-m", "causal", "--report=races,bounds,init"
+        )

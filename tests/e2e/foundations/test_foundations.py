@@ -23,8 +23,13 @@ ONCE = ["--repeat", 1] if BACKEND == "cuda" else []  # the CPU backend states no
 
 
 def run(name: str, *options: object, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run([STEP_DIR / name, *map(str, options)], env={**os.environ, **environment}, check=False,
-                          text=True, capture_output=True)
+    return subprocess.run(
+        [STEP_DIR / name, *map(str, options)],
+        env={**os.environ, **environment},
+        check=False,
+        text=True,
+        capture_output=True,
+    )
 
 
 @pytest.mark.parametrize("n", SIZES + ELEMENTS)

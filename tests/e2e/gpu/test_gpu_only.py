@@ -52,27 +52,66 @@ def test_k_and_v_of_more_than_2_31_elements(step: Program, tmp_path: Path) -> No
     layout = ("bhnd", "bnhd")[step_names().index(step.name) % 2]
     heads, seqlen_kv = 1050, 16384
     assert heads * seqlen_kv * 128 > 2**31
-    check_sample(step, tmp_path, "-b", 1, "-H", heads, "-n", 1, "-k", seqlen_kv, "-d", head_dim_of(step),
-                 "--layout", layout, rows=heads)
+    check_sample(
+        step,
+        tmp_path,
+        "-b",
+        1,
+        "-H",
+        heads,
+        "-n",
+        1,
+        "-k",
+        seqlen_kv,
+        "-d",
+        head_dim_of(step),
+        "--layout",
+        layout,
+        rows=heads,
+    )
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize("mask", ["full", "causal"])
 def test_longest_sequence(step: Program, tmp_path: Path, dtype: str, mask: str) -> None:
     """The largest shape in the figures."""
-    check_sample(step, tmp_path, "-b", 1, "-H", 16, "-n", 16384, "-d", head_dim_of(step),
-                 step.dtype_option, dtype, "-m", mask, rows=2000)
+    check_sample(
+        step,
+        tmp_path,
+        "-b",
+        1,
+        "-H",
+        16,
+        "-n",
+        16384,
+        "-d",
+        head_dim_of(step),
+        step.dtype_option,
+        dtype,
+        "-m",
+        mask,
+        rows=2000,
+    )
 
 
 def test_scores_that_do_not_fit_are_computed_and_timed_in_passes(tmp_path: Path) -> None:
     """S fills the free memory; the measurement must still have the memory it needs."""
-    memory = int(subprocess.run(["nvidia-smi", "--query-gpu=memory.total", "--id=0",
-                                 "--format=csv,noheader,nounits"], capture_output=True, text=True,
-                                check=True).stdout) << 20
+    memory = (
+        int(
+            subprocess.run(
+                ["nvidia-smi", "--query-gpu=memory.total", "--id=0", "--format=csv,noheader,nounits"],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+        )
+        << 20
+    )
     seqlen = 8192
     heads = memory // (4 * seqlen * seqlen) + 1
-    record = check_sample(Program(NAIVE), tmp_path, "-b", 1, "-H", heads, "-n", seqlen, "-d", 32,
-                          "-r", 3, "--min-time", 0, rows=50)
+    record = check_sample(
+        Program(NAIVE), tmp_path, "-b", 1, "-H", heads, "-n", seqlen, "-d", 32, "-r", 3, "--min-time", 0, rows=50
+    )
     assert record["samples"] >= 3 and record["kernel1_blocks"] < heads * (seqlen // 32) ** 2
 
 

@@ -12,9 +12,21 @@ pytestmark = pytest.mark.cpu_only("a GPU build refuses --report")
 
 PROBLEM = ("-n", 100, "-k", 150, "-m", "causal")
 SUMMED = ("requests", "bytes", "sectors", "wavefronts", "conflicts")
-ISSUED = ("mma", "mma_flop", "mma_under_copy", "wgmma", "wgmma_flop", "shuffles",
-          "shuffles_under_wgmma", "votes", "reductions", "barriers", "warp_barriers", "atomics",
-          "partial")
+ISSUED = (
+    "mma",
+    "mma_flop",
+    "mma_under_copy",
+    "wgmma",
+    "wgmma_flop",
+    "shuffles",
+    "shuffles_under_wgmma",
+    "votes",
+    "reductions",
+    "barriers",
+    "warp_barriers",
+    "atomics",
+    "partial",
+)
 
 
 def report(program: Program, directory: Path, *options: object, **more) -> list[dict]:
@@ -30,9 +42,14 @@ def of(records: list[dict], kind: str) -> list[dict]:
 
 def counts_in(record: dict) -> dict[str, int]:
     """The counts that lines of a kernel, and kernels of a run, add up to."""
-    return {field: value for field, value in record.items() if field in ISSUED
-            or field.endswith(SUMMED) and "_most_" not in field
-            and field not in ("least_bytes", "must_move_bytes")}
+    return {
+        field: value
+        for field, value in record.items()
+        if field in ISSUED
+        or field.endswith(SUMMED)
+        and "_most_" not in field
+        and field not in ("least_bytes", "must_move_bytes")
+    }
 
 
 def added(records: list[dict]) -> dict[str, int]:
@@ -58,11 +75,9 @@ def test_fields_are_documented(kind_step: Program, tmp_path: Path) -> None:
     text = (REPOSITORY / "docs/json-records.md").read_text()
     documented = set(re.findall(r"`([a-z_0-9]+)`", text))
     for kind in ("global_load", "global_store", "copy_global", "tensor_load", "tensor_store"):
-        documented |= {f"{kind}_{field}" for field in ("requests", "bytes", "sectors", "used_bytes",
-                                                       "most_sectors")}
+        documented |= {f"{kind}_{field}" for field in ("requests", "bytes", "sectors", "used_bytes", "most_sectors")}
     for kind in ("shared_load", "shared_store", "ldmatrix", "copy_shared", "wgmma_read"):
-        documented |= {f"{kind}_{field}" for field in ("requests", "bytes", "wavefronts",
-                                                       "conflicts", "most_ways")}
+        documented |= {f"{kind}_{field}" for field in ("requests", "bytes", "wavefronts", "conflicts", "most_ways")}
     path = tmp_path / "records"
     records = report(kind_step, tmp_path, "-n", 64, "-j", path)
     (record,) = read_records(path)
@@ -88,21 +103,20 @@ def test_reports_of_several_cases_follow_each_other(any_step: Program, tmp_path:
     assert [record["seqlen"] for record in of(read_records(path), "run")] == [32, 64]
 
 
-@pytest.mark.parametrize("order", ["forward",
-                                   pytest.param("reverse", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("order", ["forward", pytest.param("reverse", marks=pytest.mark.exhaustive)])
 def test_same_bytes_for_any_number_of_threads(kind_step: Program, tmp_path: Path, order: str) -> None:
     """The same JSON, and the same text after the report of the run."""
     seen = set()
     lines = of(report(kind_step, tmp_path, *PROBLEM), "line")
-    places = [f"{record['file']}:{record['line']}" for record in lines
-              if record["global_store_requests"] > 0]
+    places = [f"{record['file']}:{record['line']}" for record in lines if record["global_store_requests"] > 0]
     for threads in ("1", "5"):
         path = tmp_path / "report"
         path.unlink(missing_ok=True)
         parts = f"traffic,banks,annotate,roofline:a100,access:{places[0]},json:{path}"
-        stdout = kind_step.run_right(*PROBLEM, f"--report={parts}", cwd=REPOSITORY,
-                                env={"SIMT_THREADS": threads, "SIMT_ORDER": order}).stdout
-        seen.add((stdout[stdout.index("\nlab "):], path.read_bytes()))
+        stdout = kind_step.run_right(
+            *PROBLEM, f"--report={parts}", cwd=REPOSITORY, env={"SIMT_THREADS": threads, "SIMT_ORDER": order}
+        ).stdout
+        seen.add((stdout[stdout.index("\nlab ") :], path.read_bytes()))
     assert len(seen) == 1
 
 
@@ -127,6 +141,5 @@ def test_wrong_answers_have_a_report_too(faulty: Path, tmp_path: Path) -> None:
     path = tmp_path / "report"
     done = Program(faulty.name, faulty.parent).run("-n", 32, "--report", env={"FAULT": "NaN row"})
     assert done.returncode == WRONG and "\nfindings   0\n" in done.stdout
-    done = Program(faulty.name, faulty.parent).run("-n", 32, f"--report=json:{path}",
-                                                   env={"FAULT": "NaN row"})
+    done = Program(faulty.name, faulty.parent).run("-n", 32, f"--report=json:{path}", env={"FAULT": "NaN row"})
     assert done.returncode == WRONG and of(read_records(path), "run")[0]["findings"] == 0

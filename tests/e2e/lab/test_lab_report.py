@@ -29,21 +29,20 @@ def line_of(path: Path, text: str) -> int:
     return number
 
 
-def run_faulty(program: Path, fault: str, *options: object,
-               **env: str) -> subprocess.CompletedProcess:
+def run_faulty(program: Path, fault: str, *options: object, **env: str) -> subprocess.CompletedProcess:
     """Runs in the directory where it was built, where its source is found."""
-    return Program(program.name, program.parent).run(
-        *SMALL, *options, env={"FAULT": fault, **env}, cwd=program.parent)
+    return Program(program.name, program.parent).run(*SMALL, *options, env={"FAULT": fault, **env}, cwd=program.parent)
 
 
 def part(stdout: str, name: str) -> list[str]:
     """The lines from the first that begins with `name`, up to the findings."""
     lines = stdout.splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith(name))
-    return lines[first:next(i for i, line in enumerate(lines) if line.startswith("findings"))]
+    return lines[first : next(i for i, line in enumerate(lines) if line.startswith("findings"))]
 
 
 # --- The table ------------------------------------------------------------------------------------
+
 
 def test_lines_come_with_their_source(kind_step: Program) -> None:
     table = part(kind_step.run_right("-n", 100, "--report=traffic,banks", cwd=REPOSITORY).stdout, "lab ")
@@ -70,8 +69,11 @@ def test_a_pass_that_does_not_end_has_no_intensity(tmp_path: Path) -> None:
     """The kernels that prepare a mask already fail, so nothing is known of the pass."""
     path, most = tmp_path / "lab.json", 400 << 20
     done = Program(MASK_STEPS[0]).run(
-        "-n", 64, f"--report=traffic,roofline:h200,json:{path}",
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (most, most)))
+        "-n",
+        64,
+        f"--report=traffic,roofline:h200,json:{path}",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (most, most)),
+    )
     assert done.returncode == DEVICE
     assert done.stderr.splitlines()[0] == "simt: no memory for the stacks of 32 threads"
     assert len(done.stderr.splitlines()) == 2
@@ -82,19 +84,24 @@ def test_a_pass_that_does_not_end_has_no_intensity(tmp_path: Path) -> None:
 
 # --- A drawing ------------------------------------------------------------------------------------
 
+
 def test_drawing_of_a_bank_conflict(faulty: Path) -> None:
     line = line_of(FAULTY_SOURCE, "return row_shared[")
     done = run_faulty(faulty, "bank conflict", f"--report=access:{FAULTY}:{line}")
     assert done.returncode == RIGHT, done.stderr
     offsets = [8 * lane for lane in range(32)]
-    expected = [f"access     shared load at {FAULTY}:{line} in faulty_kernel",
-                "           return row_shared[stride * threadIdx.x];",
-                "           block 0, warp 0, 4 bytes a lane",
-                "           offsets in dynamic shared memory, in bytes"]
+    expected = [
+        f"access     shared load at {FAULTY}:{line} in faulty_kernel",
+        "           return row_shared[stride * threadIdx.x];",
+        "           block 0, warp 0, 4 bytes a lane",
+        "           offsets in dynamic shared memory, in bytes",
+    ]
     for first in range(0, 32, 8):
-        for name, values in (("lane", range(first, first + 8)),
-                             ("offset", offsets[first:first + 8]),
-                             ("bank", [offset // 4 % 32 for offset in offsets[first:first + 8]])):
+        for name, values in (
+            ("lane", range(first, first + 8)),
+            ("offset", offsets[first : first + 8]),
+            ("bank", [offset // 4 % 32 for offset in offsets[first : first + 8]]),
+        ):
             expected.append(f"           {name:7}" + "".join(f" {value:9}" for value in values))
     expected.append("           2 wavefronts: 1 would do without conflicts, the worst is 2-way")
     assert part(done.stdout, "access") == expected
@@ -103,13 +110,14 @@ def test_drawing_of_a_bank_conflict(faulty: Path) -> None:
 def test_drawing_of_sectors(faulty: Path) -> None:
     """Each of 32 threads stores 16 bits in its own row; rows are 64 bytes apart."""
     line = line_of(FAULTY_SOURCE, "o_row[d] =")
-    drawing = part(run_faulty(faulty, "none", f"--report=access:step99_faulty.cu:{line}").stdout,
-                   "access")
+    drawing = part(run_faulty(faulty, "none", f"--report=access:step99_faulty.cu:{line}").stdout, "access")
     assert drawing[0] == f"access     global store at {FAULTY}:{line} in faulty_kernel"
     assert drawing[3] == "           offsets in O, in bytes"
     offsets = [64 * i for i in range(8)]
-    assert drawing[5:7] == ["           offset " + "".join(f" {i:9}" for i in offsets),
-                            "           sector " + "".join(f" {i // 32:9}" for i in offsets)]
+    assert drawing[5:7] == [
+        "           offset " + "".join(f" {i:9}" for i in offsets),
+        "           sector " + "".join(f" {i // 32:9}" for i in offsets),
+    ]
     assert drawing[-1] == "           32 sectors of 32 bytes, 6 % of them used"
 
 
@@ -125,15 +133,15 @@ def test_drawing_in_the_documentation() -> None:
 
 def test_lanes_that_take_no_part_are_marked(faulty: Path) -> None:
     line = line_of(FAULTY_SOURCE, "o_row[d] =")
-    drawing = part(run_faulty(faulty, "none", "-n", 30, f"--report=access:{FAULTY}:{line}").stdout,
-                   "access")
+    drawing = part(run_faulty(faulty, "none", "-n", 30, f"--report=access:{FAULTY}:{line}").stdout, "access")
     assert drawing[-3].endswith(f" {64 * 29:9} {'-':>9} {'-':>9}")
 
 
 def test_nothing_at_a_line(faulty: Path, tmp_path: Path) -> None:
     line = line_of(FAULTY_SOURCE, "o_row[d] =")
-    done = run_faulty(faulty, "none", f"--report=access:{FAULTY}:{line + 1}", "-o",
-                      tmp_path / "out", "-j", tmp_path / "records")
+    done = run_faulty(
+        faulty, "none", f"--report=access:{FAULTY}:{line + 1}", "-o", tmp_path / "out", "-j", tmp_path / "records"
+    )
     assert done.returncode == USAGE and done.stderr.count("\n") == 1
     assert f"access:{FAULTY}:{line + 1}: no access there; " in done.stderr
     assert not list(tmp_path.iterdir())
@@ -144,25 +152,36 @@ def test_tensors_of_a_mask_have_names() -> None:
     program, sources = Program(MASK_STEPS[0]), ("tile_list.cuh", "partial_tiles.cuh")
     problem = ("-n", 256, "-m", "window:50")
     records = program.run(*problem, "--report=json:-", cwd=REPOSITORY).stdout.splitlines()
-    lines = [(record["file"].rpartition("/")[2], record["line"])
-             for record in map(json.loads, records) if record["record"] == "line"
-             and record["file"].endswith(sources) and record["global_load_requests"] > 0]
+    lines = [
+        (record["file"].rpartition("/")[2], record["line"])
+        for record in map(json.loads, records)
+        if record["record"] == "line" and record["file"].endswith(sources) and record["global_load_requests"] > 0
+    ]
     drawings = "".join(
         program.run_right(*problem, f"--report=access:{source}:{line}", cwd=REPOSITORY).stdout
-        for source, line in sorted(set(lines)))
-    for name in ("kv_num_blocks", "kv_indices", "block_mask_types", "partial_block_mask_indices",
-                 "partial_block_masks"):
+        for source, line in sorted(set(lines))
+    )
+    for name in (
+        "kv_num_blocks",
+        "kv_indices",
+        "block_mask_types",
+        "partial_block_mask_indices",
+        "partial_block_masks",
+    ):
         assert f"offsets in {name}, in bytes" in drawings
 
 
 # --- Annotated source -----------------------------------------------------------------------------
 
+
 def test_counts_in_the_margin(faulty: Path) -> None:
     source = FAULTY_SOURCE.read_text().splitlines()
     done = run_faulty(faulty, "bank conflict", "--report=annotate")
     lines = part(done.stdout, f"annotate   faulty_kernel in {FAULTY}")
-    assert lines[:2] == [f"annotate   faulty_kernel in {FAULTY}",
-                         f"{'sectors':>10} {'wavefronts':>10} {'conflicts':>10} {'issued':13} |"]
+    assert lines[:2] == [
+        f"annotate   faulty_kernel in {FAULTY}",
+        f"{'sectors':>10} {'wavefronts':>10} {'conflicts':>10} {'issued':13} |",
+    ]
     load = line_of(FAULTY_SOURCE, "return row_shared[")
     assert f"{'':10} {2:10} {1:10} {'':13} |{load:5}  {source[load - 1]}" in lines
     store = line_of(FAULTY_SOURCE, "o_row[d] =")  # 32 columns, 32 rows
@@ -179,11 +198,15 @@ def test_counts_in_the_margin(faulty: Path) -> None:
 def test_margin_adds_up(kind_step: Program, tmp_path: Path) -> None:
     path = tmp_path / "report"
     stdout = kind_step.run_right("-n", 100, f"--report=annotate,json:{path}", cwd=REPOSITORY).stdout
-    margin = sum(int(line[:10]) for line in part(stdout, "annotate")
-                 if re.match(r" *\d+ .{36}\|", line) and line[:10].strip())
-    counted = sum(record[f"{kind}_sectors"] for record in read_records(path)
-                  if record["record"] == "kernel"
-                  for kind in DEVICE_MEMORY)
+    margin = sum(
+        int(line[:10]) for line in part(stdout, "annotate") if re.match(r" *\d+ .{36}\|", line) and line[:10].strip()
+    )
+    counted = sum(
+        record[f"{kind}_sectors"]
+        for record in read_records(path)
+        if record["record"] == "kernel"
+        for kind in DEVICE_MEMORY
+    )
     assert margin == counted > 0
 
 
@@ -207,8 +230,9 @@ def test_source_that_was_edited_is_not_quoted(faulty: Path) -> None:
         done = run_faulty(faulty, "none", "--report=annotate,traffic")
     finally:
         os.utime(source, ns=times)
-    assert (f"lab        {FAULTY} is newer than this program: lines may differ and are not quoted\n"
-            f"findings   0\n") in done.stdout
+    assert (
+        f"lab        {FAULTY} is newer than this program: lines may differ and are not quoted\nfindings   0\n"
+    ) in done.stdout
     assert f"annotate   faulty_kernel: no lines of {FAULTY}\n" in done.stdout
 
 
@@ -243,9 +267,10 @@ def test_roofline_from_a_file(kind_step: Program, tmp_path: Path) -> None:
     stdout = kind_step.run_right("-n", 256, f"--report=roofline:{gpu}", "-j", records).stdout
     (record,) = read_records(records)
     bounds = bounds_of(stdout)
-    waves = sum(record[f"lab_{kind}_wavefronts"] for kind in ("shared_load", "shared_store",
-                                                              "ldmatrix", "copy_shared",
-                                                              "wgmma_read"))
+    waves = sum(
+        record[f"lab_{kind}_wavefronts"]
+        for kind in ("shared_load", "shared_store", "ldmatrix", "copy_shared", "wgmma_read")
+    )
     expected = {"shared memory": waves / 4e9}
     if record["lab_mma"] + record["lab_wgmma"]:
         expected["tensor cores"] = (record["lab_mma"] * 4096 + record["lab_wgmma_flop"]) / 2e12
@@ -255,8 +280,7 @@ def test_roofline_from_a_file(kind_step: Program, tmp_path: Path) -> None:
     expected["device memory"] = moved / 100e9
     assert bounds == {unit: pytest.approx(1e6 * time, abs=6e-4) for unit, time in expected.items()}
     binding = max(expected, key=expected.get)
-    assert f"bound by {binding}: no pass on this GPU takes less than {bounds[binding]:.3f} us" \
-        in stdout
+    assert f"bound by {binding}: no pass on this GPU takes less than {bounds[binding]:.3f} us" in stdout
     assert "roofline   Small GPU: least times" in stdout and f"peaks from {gpu}\n" in stdout
 
 
@@ -270,27 +294,38 @@ def test_peaks_of_the_h200_are_the_measured_ones(any_step: Program, tmp_path: Pa
     """To three digits, or within the variation of the ceilings from run to run."""
     path = tmp_path / "report"
     any_step.run_right("-n", 64, f"--report=roofline:h200,json:{path}")
-    peaks = {record["unit"]: record["peak_per_s"] for record in read_records(path)
-             if record["record"] == "bound"}
+    peaks = {record["unit"]: record["peak_per_s"] for record in read_records(path) if record["record"] == "bound"}
     measured = read_records(REPOSITORY / "plots/results/ceilings.jsonl")
-    for unit, field, scale in (("tensor cores", "ceiling_mma_tflops", 1e12),
-                               ("device memory", "ceiling_copy_gb_per_s", 1e9)):
+    for unit, field, scale in (
+        ("tensor cores", "ceiling_mma_tflops", 1e12),
+        ("device memory", "ceiling_copy_gb_per_s", 1e9),
+    ):
         best = max(record[field] for record in measured) * scale
         assert peaks[unit] == pytest.approx(best, rel=0.05), unit
 
 
 def test_a_small_grid_is_reported(any_step: Program, tmp_path: Path) -> None:
-    assert "multiprocessors: most of it would idle" in any_step.run_right(
-        "-n", 32, "-H", 1, "--report=roofline:h200").stdout
+    assert (
+        "multiprocessors: most of it would idle"
+        in any_step.run_right("-n", 32, "-H", 1, "--report=roofline:h200").stdout
+    )
 
 
 # --- What is refused ------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("change, line", [
-    (("clock_mhz = 1000", "clock_mhz = fast"), "line 4: "),
-    (("clock_mhz = 1000", "clock_mhz = -1"), "line 4: "), (("clock_mhz", "clock"), "line 4: "),
-    (("clock_mhz = 1000", "clock_mhz"), "line 4: "), (("clock_mhz = 1000", ""), ""),
-    (("name = Small GPU", ""), ""), (("name = Small GPU", "name ="), "line 2: ")])
+
+@pytest.mark.parametrize(
+    "change, line",
+    [
+        (("clock_mhz = 1000", "clock_mhz = fast"), "line 4: "),
+        (("clock_mhz = 1000", "clock_mhz = -1"), "line 4: "),
+        (("clock_mhz", "clock"), "line 4: "),
+        (("clock_mhz = 1000", "clock_mhz"), "line 4: "),
+        (("clock_mhz = 1000", ""), ""),
+        (("name = Small GPU", ""), ""),
+        (("name = Small GPU", "name ="), "line 2: "),
+    ],
+)
 def test_bad_gpu_files(any_step: Program, tmp_path: Path, change: tuple, line: str) -> None:
     path = tmp_path / "bad.gpu"
     assert change[0] in GPU_FILE
@@ -298,26 +333,30 @@ def test_bad_gpu_files(any_step: Program, tmp_path: Path, change: tuple, line: s
     done = any_step.run(f"--report=roofline:{path}")
     assert (done.returncode, done.stdout) == (USAGE, "")
     assert done.stderr.count("\n") == 1
-    assert f"--report=roofline:{path}: {line}must hold lines \"key = value\"" in done.stderr
+    assert f'--report=roofline:{path}: {line}must hold lines "key = value"' in done.stderr
 
 
-@pytest.mark.parametrize("list_, said", [
-    ("roofline:h100", "must be h200, a100, rtx4090 or a file of a GPU: No such file"),
-    ("roofline:", "must be h200, a100, rtx4090 or a file of a GPU"),
-    ("roofline:/", "must hold lines"),
-    ("roofline", "must be one or more of races"),
-    ("access:a.cu", "must be a source file, a colon and the number of a line"),
-    ("access:a.cu:0", "must be a source file, a colon and the number of a line"),
-    ("access:a.cu:12x", "must be a source file, a colon and the number of a line"),
-    ("access::12", "must be a source file, a colon and the number of a line"),
-    ("json:", "must name a file"),
-    ("json:/no/such/folder", "cannot write: No such file or directory"),
-    ("json:/", "cannot write: Is a directory"),
-    ("races,races", "races: the part is asked for twice"),
-    ("access:a.cu:1,access:a.cu:2", "access:a.cu:2: the part is asked for twice"),
-    ("races,", "must be one or more of races"),
-    ("annotated", "must be one or more of races"),
-    ("x" * 600, "must be one or more of races")])
+@pytest.mark.parametrize(
+    "list_, said",
+    [
+        ("roofline:h100", "must be h200, a100, rtx4090 or a file of a GPU: No such file"),
+        ("roofline:", "must be h200, a100, rtx4090 or a file of a GPU"),
+        ("roofline:/", "must hold lines"),
+        ("roofline", "must be one or more of races"),
+        ("access:a.cu", "must be a source file, a colon and the number of a line"),
+        ("access:a.cu:0", "must be a source file, a colon and the number of a line"),
+        ("access:a.cu:12x", "must be a source file, a colon and the number of a line"),
+        ("access::12", "must be a source file, a colon and the number of a line"),
+        ("json:", "must name a file"),
+        ("json:/no/such/folder", "cannot write: No such file or directory"),
+        ("json:/", "cannot write: Is a directory"),
+        ("races,races", "races: the part is asked for twice"),
+        ("access:a.cu:1,access:a.cu:2", "access:a.cu:2: the part is asked for twice"),
+        ("races,", "must be one or more of races"),
+        ("annotated", "must be one or more of races"),
+        ("x" * 600, "must be one or more of races"),
+    ],
+)
 def test_bad_lists(any_step: Program, list_: str, said: str) -> None:
     done = any_step.run(f"--report={list_}")
     assert (done.returncode, done.stdout) == (USAGE, "")
@@ -327,13 +366,20 @@ def test_bad_lists(any_step: Program, list_: str, said: str) -> None:
 
 # --- Launches that fail ---------------------------------------------------------------------------
 
-@pytest.mark.parametrize("fault, finding", [
-    ("deadlock", "finding    the launch ended early\n           at steps/step99_faulty.cu:"),
-    ("deadlock", "DEADLOCK: threads 0 in __syncthreads(), threads 1-31 in __syncwarp\n"),
-    ("large block", "finding    launch limits exceeded\n           in faulty_kernel: block of 2048 "
-                    "x 1 x 1 threads: x is 2048, at most 1024\n")])
-def test_findings_decide_the_exit_code(faulty: Path, tmp_path: Path, fault: str,
-                                       finding: str) -> None:
+
+@pytest.mark.parametrize(
+    "fault, finding",
+    [
+        ("deadlock", "finding    the launch ended early\n           at steps/step99_faulty.cu:"),
+        ("deadlock", "DEADLOCK: threads 0 in __syncthreads(), threads 1-31 in __syncwarp\n"),
+        (
+            "large block",
+            "finding    launch limits exceeded\n           in faulty_kernel: block of 2048 "
+            "x 1 x 1 threads: x is 2048, at most 1024\n",
+        ),
+    ],
+)
+def test_findings_decide_the_exit_code(faulty: Path, tmp_path: Path, fault: str, finding: str) -> None:
     done = run_faulty(faulty, fault, f"--report=json:{tmp_path / 'report'}")
     assert done.returncode == WRONG, done.stderr
     assert finding in done.stdout

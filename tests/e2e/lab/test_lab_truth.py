@@ -17,23 +17,38 @@ SMALL = ["-b 1 -H 2 -n 256 -d 64", "-b 2 -H 2 -n 200 -d 128", "-b 1 -H 2 -n 450 
 def check_counts(stored: list[dict], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare_counts, "PROGRAMS", STEP_DIR / "counts")
     if not stored:
-        pytest.skip(f"{compare_counts.TABLE.name} lacks them: run tests/gpu/counts.sh on a GPU, "
-                    "then tests/gpu/compare_counts.py")
-    table = [line for counted in compare_counts.grouped(stored)
-             for line in compare_counts.compare(counted)]
+        pytest.skip(
+            f"{compare_counts.TABLE.name} lacks them: run tests/gpu/counts.sh on a GPU, "
+            "then tests/gpu/compare_counts.py"
+        )
+    table = [line for counted in compare_counts.grouped(stored) for line in compare_counts.compare(counted)]
     assert len(table) == len(stored)
     assert [line for line in table if not line["agrees"]] == []
 
 
 # Whole tiles and a full mask show nothing that the other two do not; nor does D = 128 in the naive step, for
 # which the CPU backend takes long.
-@pytest.mark.parametrize("name, options", [
-    pytest.param(name, options, marks=[pytest.mark.exhaustive] * (
-        options == SMALL[0] or (name, options) == (NAIVE, SMALL[1])))
-    for name in step_names() for options in SMALL])
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        pytest.param(
+            name,
+            options,
+            marks=[pytest.mark.exhaustive] * (options == SMALL[0] or (name, options) == (NAIVE, SMALL[1])),
+        )
+        for name in step_names()
+        for options in SMALL
+    ],
+)
 def test_counts_are_those_of_a_gpu(name: str, options: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_counts([record for record in read_records(compare_counts.TABLE)
-                  if record["step"] == name and record["options"] == options], monkeypatch)
+    check_counts(
+        [
+            record
+            for record in read_records(compare_counts.TABLE)
+            if record["step"] == name and record["options"] == options
+        ],
+        monkeypatch,
+    )
 
 
 def test_counts_of_copies_alone_are_those_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,6 +61,5 @@ def test_sectors_where_rows_begin_in_the_middle_of_a_line(monkeypatch: pytest.Mo
     """An H200 counted 19,676 in steps 03 and 04."""
     monkeypatch.setattr(compare_counts, "PROGRAMS", STEP_DIR / "counts")
     for name in ("step03", "step04"):
-        lab = compare_counts.expected_counts(name, "-b 2 -H 2 -G 1 -n 95 -k 301 -d 96")[
-            "attention_kernel"]
+        lab = compare_counts.expected_counts(name, "-b 2 -H 2 -G 1 -n 95 -k 301 -d 96")["attention_kernel"]
         assert lab["l1_load_sectors"] == 19676

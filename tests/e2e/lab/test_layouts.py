@@ -24,8 +24,7 @@ def stored() -> Table:
 
 @pytest.fixture(scope="module")
 def ours() -> Table:
-    done = subprocess.run([STEP_DIR / "layouts"], capture_output=True, text=True, check=True,
-                          timeout=60)
+    done = subprocess.run([STEP_DIR / "layouts"], capture_output=True, text=True, check=True, timeout=60)
     return read_table(done.stdout)
 
 
@@ -35,7 +34,7 @@ def as_floats(registers: np.ndarray) -> np.ndarray:
 
 def pairs(registers: np.ndarray, dtype: str) -> np.ndarray:
     """The two 16-bit numbers of each register, as float64 [lanes][registers][2]."""
-    return as_doubles(np.stack([registers & 0xffff, registers >> 16], axis=-1).astype(np.uint16), dtype)
+    return as_doubles(np.stack([registers & 0xFFFF, registers >> 16], axis=-1).astype(np.uint16), dtype)
 
 
 def matrices(dump: Table, dtype: str, inputs: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -47,10 +46,10 @@ def matrices(dump: Table, dtype: str, inputs: str) -> tuple[np.ndarray, np.ndarr
         group, column = lane // 4, lane % 4 * 2
         for register in range(4):
             row, first = group + register % 2 * 8, column + register // 2 * 8
-            a[row, first:first + 2] = a_pairs[lane, register]
+            a[row, first : first + 2] = a_pairs[lane, register]
         for register in range(2):
             first = column + register * 8
-            b[first:first + 2, group] = b_pairs[lane, register]
+            b[first : first + 2, group] = b_pairs[lane, register]
         for register in range(4):
             c[group + register // 2 * 8, column + register % 2] = c_floats[lane, register]
     return a, b, c
@@ -92,8 +91,7 @@ def test_ldmatrix_is_what_the_manual_says(stored: Table, count: int, transposed:
 
 def test_cells_of_pictures_are_what_the_manual_says(stored: Table) -> None:
     """With g = lane / 4 and t = 2 (lane % 4), the place of the low half of register i."""
-    a, b, d = (cells(stored) for cells in (layouts.a_cells, layouts.b_cells,
-                                           layouts.accumulator_cells))
+    a, b, d = (cells(stored) for cells in (layouts.a_cells, layouts.b_cells, layouts.accumulator_cells))
     assert (len(a), len(b), len(d)) == (256, 128, 128)
     for lane in range(32):
         row, column = lane // 4, lane % 4 * 2

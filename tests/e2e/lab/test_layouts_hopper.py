@@ -24,16 +24,15 @@ def stored() -> dict[str, np.ndarray]:
     """By name, such as "k.fp16.128", uint16 [index][values]."""
     lines: dict[str, list] = {}
     for name, _, values in map(str.split, STORED.read_text().splitlines()):
-        lines.setdefault(name, []).append([int(values[i:i + 4], 16)
-                                           for i in range(0, len(values), 4)])
+        lines.setdefault(name, []).append([int(values[i : i + 4], 16) for i in range(0, len(values), 4)])
     return {name: np.array(values, np.uint16) for name, values in lines.items()}
 
 
 def element(tensor: int, i: np.ndarray) -> np.ndarray:
     """As layouts_hopper.cu computes it."""
     x = (1000003 * tensor + i).astype(np.uint64)
-    for shift, factor in ((16, 0x7feb352d), (15, 0x846ca68b)):
-        x = ((x ^ x >> np.uint64(shift)) * np.uint64(factor)) & np.uint64(0xffffffff)
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        x = ((x ^ x >> np.uint64(shift)) * np.uint64(factor)) & np.uint64(0xFFFFFFFF)
     return ((x ^ x >> np.uint64(16)) % np.uint64(17)).astype(float) - 8
 
 
@@ -70,13 +69,13 @@ def probabilities() -> np.ndarray:
     row = thread // 32 * 16 + thread % 32 // 4 + register % 2 * 8
     p = np.zeros((64, BLOCK_N))
     p[row, key_tile * 16 + thread % 4 * 2 + register // 2 * 8 + half] = element(
-        3, (thread * (BLOCK_N // 16) + key_tile) * 8 + 2 * register + half)
+        3, (thread * (BLOCK_N // 16) + key_tile) * 8 + 2 * register + half
+    )
     return p
 
 
 def test_the_cpu_backend_prints_what_a_gpu_printed() -> None:
-    done = subprocess.run([STEP_DIR / "layouts_hopper"], capture_output=True, text=True, check=True,
-                          timeout=60)
+    done = subprocess.run([STEP_DIR / "layouts_hopper"], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == STORED.read_text()
 
 

@@ -21,16 +21,21 @@ def includes(path) -> list[str]:
 
 
 def sources(folder: str) -> list:
-    return sorted(path for path in (REPOSITORY / folder).rglob("*")
-                  if path.suffix in (".c", ".h", ".cu", ".cuh"))
+    return sorted(path for path in (REPOSITORY / folder).rglob("*") if path.suffix in (".c", ".h", ".cu", ".cuh"))
 
 
 @pytest.mark.parametrize("path", sources("common/host"), ids=lambda path: path.name)
 def test_host_folders_include_only_those_below(path) -> None:
     folder = path.relative_to(COMMON / "host").parts[0]
-    below = HOST[HOST.index(folder):] if folder in HOST else [*HOST, "run.h", "compare.h"]
-    allowed = [f"host/{name}" for name in below] + ["attention.h", "backward.h", "block_mask.h", "float16.h", "float8.h",
-                                                   "vector_width.h"]
+    below = HOST[HOST.index(folder) :] if folder in HOST else [*HOST, "run.h", "compare.h"]
+    allowed = [f"host/{name}" for name in below] + [
+        "attention.h",
+        "backward.h",
+        "block_mask.h",
+        "float16.h",
+        "float8.h",
+        "vector_width.h",
+    ]
     allowed += ["simt/"] * ("report/lab" in str(path))  # not compiled for a GPU
     allowed += ["device/ptx_hopper.cuh"] * (path.name == "ceiling.cu")
     allowed += ["commit.h"]  # generated
@@ -38,21 +43,42 @@ def test_host_folders_include_only_those_below(path) -> None:
 
 
 def test_the_cpu_backend_includes_nothing_of_attention() -> None:
-    assert [(path, name) for path in sources("common/simt") for name in includes(path)
-            if name.startswith(("attention.h", "backward.h", "block_mask.h", "host/", "device/"))] == []
+    assert [
+        (path, name)
+        for path in sources("common/simt")
+        for name in includes(path)
+        if name.startswith(("attention.h", "backward.h", "block_mask.h", "host/", "device/"))
+    ] == []
 
 
 def test_steps_and_device_code_include_no_host_code() -> None:
     """The judge of the exercises and what the foundations share are host programs."""
-    assert [(path, name) for folder in ("steps", "common/device") for path in sources(folder)
-            for name in includes(path) if path.suffix != ".c"
-            and not name.startswith(("attention.h", "backward.h", "foundation.h", "product.cuh", "block_mask.h", "device/",
-                                     "tensor_map_limits.h"))] == []
+    assert [
+        (path, name)
+        for folder in ("steps", "common/device")
+        for path in sources(folder)
+        for name in includes(path)
+        if path.suffix != ".c"
+        and not name.startswith(
+            (
+                "attention.h",
+                "backward.h",
+                "foundation.h",
+                "product.cuh",
+                "block_mask.h",
+                "device/",
+                "tensor_map_limits.h",
+            )
+        )
+    ] == []
 
 
 def test_plots_import_only_plots_and_the_library_of_the_tests() -> None:
-    imports = [(path, name) for path in (REPOSITORY / "plots").rglob("*.py")
-               for name in re.findall(r"^(?:from|import) (tests\S*)", path.read_text(), re.M)]
+    imports = [
+        (path, name)
+        for path in (REPOSITORY / "plots").rglob("*.py")
+        for name in re.findall(r"^(?:from|import) (tests\S*)", path.read_text(), re.M)
+    ]
     assert [found for found in imports if not found[1].startswith("tests.lib")] == []
 
 
@@ -78,11 +104,24 @@ FOLDERS = sorted({path.parent for path in sources("common")})
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(COMMON)))
 def test_no_files_of_a_folder_use_each_other_in_a_circle(folder) -> None:
     """Headers by what they include, objects by functions and variables that another one defines."""
-    headers = {path.name: {Path(name).name for name in includes(path)
-                           if (folder / Path(name).name).exists() and Path(name).name != path.name}
-               for path in folder.iterdir() if path.suffix in (".h", ".cuh")}
+    headers = {
+        path.name: {
+            Path(name).name
+            for name in includes(path)
+            if (folder / Path(name).name).exists() and Path(name).name != path.name
+        }
+        for path in folder.iterdir()
+        if path.suffix in (".h", ".cuh")
+    }
     assert circle(headers) == []
     objects = [STEP_DIR / path.relative_to(COMMON).with_suffix(".o") for path in folder.glob("*.c")]
     names = {path.stem: symbols(path) for path in objects if path.exists()}
-    assert circle({user: {name for name, (defined, _) in names.items() if defined & used}
-                   for user, (_, used) in names.items()}) == []
+    assert (
+        circle(
+            {
+                user: {name for name, (defined, _) in names.items() if defined & used}
+                for user, (_, used) in names.items()
+            }
+        )
+        == []
+    )

@@ -27,8 +27,13 @@ ALLOWED = {
 
 
 def files() -> list[str]:
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", *SEARCHED],
-                            cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", *SEARCHED],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     return [path for path in listed.splitlines() if not path.startswith(GENERATED)]
 
 

@@ -9,8 +9,11 @@ import pytest
 
 from tests.lib.programs import REPOSITORY
 
-HEADERS = {path.name: match for path in sorted((REPOSITORY / "common/device").glob("*.cuh"))
-           if (match := re.search(r"\n// As in (steps/\S+\.cu):\n(.*)\n#endif\n", path.read_text(), re.DOTALL))}
+HEADERS = {
+    path.name: match
+    for path in sorted((REPOSITORY / "common/device").glob("*.cuh"))
+    if (match := re.search(r"\n// As in (steps/\S+\.cu):\n(.*)\n#endif\n", path.read_text(), re.DOTALL))
+}
 
 
 def blocks(text: str) -> list[str]:

@@ -21,22 +21,38 @@ static_assert(registers_suffice<%s>());
 """
 
 CALLS = {
-    "inline PTX": ("__global__ void k(int *a) { asm volatile(\"mov.u32 %0, %%laneid;\" : \"=r\"(*a)); }",
-                   "between #ifdef __CUDACC__ and #else, and C++ behind the #else"),
-    "0 for a pointer": ("__global__ void k(float *a) { *a = 1; }\nvoid f() { k<<<1, 32>>>(0); }",
-                        "an argument does not convert to the kernel's parameter (write nullptr, not NULL or 0)"),
-    "an atomic of fp16": ("#include <cuda_fp16.h>\n__global__ void k(half *a) { atomicAdd(a, half(1)); }",
-                          "no atomicAdd() of 16-bit floats on the CPU backend: add to floats"),
-    "an atomic of pairs": ("#include <cuda_bf16.h>\n__global__ void k(__nv_bfloat162 *a) { atomicAdd(a, *a); }",
-                           "no atomicAdd() of 16-bit floats on the CPU backend: add to floats"),
-    "a shuffle of a struct": ("__global__ void k(float2 *a) { *a = __shfl_xor_sync(~0u, *a, 1); }",
-                              "shuffles take numbers of up to 8 bytes: shuffle each member"),
-    "registers that setmaxnreg does not take": (REGISTERS % "2, 20, 240",
-                                                "setmaxnreg takes 24 to 256 registers, in steps of 8"),
-    "a release that is none": (REGISTERS % "3, 136, 128",
-                               "a warpgroup that releases registers would get more, or one that takes some fewer"),
-    "more registers than there are": (REGISTERS % "2, 40, 240",
-                                      "more registers than the block starts with: setmaxnreg.inc would wait for ever"),
+    "inline PTX": (
+        '__global__ void k(int *a) { asm volatile("mov.u32 %0, %%laneid;" : "=r"(*a)); }',
+        "between #ifdef __CUDACC__ and #else, and C++ behind the #else",
+    ),
+    "0 for a pointer": (
+        "__global__ void k(float *a) { *a = 1; }\nvoid f() { k<<<1, 32>>>(0); }",
+        "an argument does not convert to the kernel's parameter (write nullptr, not NULL or 0)",
+    ),
+    "an atomic of fp16": (
+        "#include <cuda_fp16.h>\n__global__ void k(half *a) { atomicAdd(a, half(1)); }",
+        "no atomicAdd() of 16-bit floats on the CPU backend: add to floats",
+    ),
+    "an atomic of pairs": (
+        "#include <cuda_bf16.h>\n__global__ void k(__nv_bfloat162 *a) { atomicAdd(a, *a); }",
+        "no atomicAdd() of 16-bit floats on the CPU backend: add to floats",
+    ),
+    "a shuffle of a struct": (
+        "__global__ void k(float2 *a) { *a = __shfl_xor_sync(~0u, *a, 1); }",
+        "shuffles take numbers of up to 8 bytes: shuffle each member",
+    ),
+    "registers that setmaxnreg does not take": (
+        REGISTERS % "2, 20, 240",
+        "setmaxnreg takes 24 to 256 registers, in steps of 8",
+    ),
+    "a release that is none": (
+        REGISTERS % "3, 136, 128",
+        "a warpgroup that releases registers would get more, or one that takes some fewer",
+    ),
+    "more registers than there are": (
+        REGISTERS % "2, 40, 240",
+        "more registers than the block starts with: setmaxnreg.inc would wait for ever",
+    ),
 }
 
 

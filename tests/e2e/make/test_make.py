@@ -86,25 +86,35 @@ def tree(tmp_path: Path) -> Tree:
 
 def sources(calls: list[str]) -> set[str]:
     """The compiled files: common/host/io/npy.c, steps/stepNN_name.cu, ..."""
-    compiled = {word for call in calls if " -c " in call for word in call.split()
-                if re.search(r"\.(c|cpp|cu|S)$", word)}
+    compiled = {
+        word for call in calls if " -c " in call for word in call.split() if re.search(r"\.(c|cpp|cu|S)$", word)
+    }
     return {re.sub(r"^build/[^/]+/", "", word) for word in compiled}
 
 
 def test_make_alone_lists_what_can_be_made(tree: Tree) -> None:
     done = tree.make()
     assert done.returncode == 0 and not tree.log.exists()
-    for words in ("stepNN", *every_step(), "make all", "make deps", "make test ", "make test-unit",
-                  "make test-e2e", "make lint", "make clean", "BACKEND=cuda|cpu"):
+    for words in (
+        "stepNN",
+        *every_step(),
+        "make all",
+        "make deps",
+        "make test ",
+        "make test-unit",
+        "make test-e2e",
+        "make lint",
+        "make clean",
+        "BACKEND=cuda|cpu",
+    ):
         assert words in done.stdout, words
 
 
 def test_every_target_that_is_listed_exists(tree: Tree) -> None:
     listed = re.findall(r"^make ([\w-]+) ", tree.make().stdout, re.MULTILINE)
     assert {"all", "deps", "test", "clean"} <= set(listed)
-    for target in listed:
-        name = {"stepNN": every_step()[0], "fNN": "f01"}.get(target, target)
-        tree.made("-n", name, "BACKEND=cpu")
+    names = [{"stepNN": every_step()[0], "fNN": "f01"}.get(target, target) for target in listed]
+    tree.made("-n", *names, "BACKEND=cpu")
 
 
 def test_second_make_does_nothing(tree: Tree) -> None:
@@ -118,11 +128,11 @@ def test_header_rebuilds_what_includes_it(tree: Tree) -> None:
     (tree.root / "headers").touch()
     tree.build(FIRST, SECOND, "BACKEND=cpu")
     for header, rebuilt, not_rebuilt in (
-            ("common/host/io/npy.h", {"common/host/io/npy.c", "common/host/io/inputs.c"}, "steps/"),
-            ("common/attention.h", {"common/host/run.c", f"steps/{FIRST_FILE}.cpp"}, None),
-            ("common/device/heads.cuh",
-             {f"steps/{FIRST_FILE}.cpp", f"steps/{SECOND_FILE}.cpp"}, "common/host/"),
-            ("common/simt/include/cuda_fp16.h", {f"steps/{FIRST_FILE}.cpp"}, None)):
+        ("common/host/io/npy.h", {"common/host/io/npy.c", "common/host/io/inputs.c"}, "steps/"),
+        ("common/attention.h", {"common/host/run.c", f"steps/{FIRST_FILE}.cpp"}, None),
+        ("common/device/heads.cuh", {f"steps/{FIRST_FILE}.cpp", f"steps/{SECOND_FILE}.cpp"}, "common/host/"),
+        ("common/simt/include/cuda_fp16.h", {f"steps/{FIRST_FILE}.cpp"}, None),
+    ):
         later = (tree.root / FIRST).stat().st_mtime + 10
         os.utime(tree.root / header, (later, later))
         compiled = sources(tree.build(FIRST, SECOND, "BACKEND=cpu"))
@@ -166,8 +176,11 @@ def test_setting_that_is_neither_0_nor_1(tree: Tree, setting: str) -> None:
 def test_unknown_architecture(tree: Tree, arch: str, unknown: str) -> None:
     done = tree.make("all", "BACKEND=cuda", f"ARCH={arch}")
     assert done.returncode != 0 and done.stdout == ""
-    assert re.fullmatch(rf'[^\n]*ARCH="[^\n]*": nvcc does not know {unknown}, must be one or more '
-                        r"of: sm_75 sm_80 sm_86 sm_89 sm_90 sm_100[^\n]*\n", done.stderr)
+    assert re.fullmatch(
+        rf'[^\n]*ARCH="[^\n]*": nvcc does not know {unknown}, must be one or more '
+        r"of: sm_75 sm_80 sm_86 sm_89 sm_90 sm_100[^\n]*\n",
+        done.stderr,
+    )
     assert not (tree.root / "build").exists()
 
 
@@ -194,8 +207,12 @@ def test_two_files_for_one_step(tree: Tree) -> None:
     for goal in (SECOND, "all", DIFF):
         done = tree.make(goal, "BACKEND=cpu")
         assert done.returncode != 0
-        for words in (f"{SECOND} is the name of 2 files", f"steps/{SECOND}_mine.cu",
-                      f"steps/{SECOND_FILE}.cu", f"as in: make {SECOND}_"):
+        for words in (
+            f"{SECOND} is the name of 2 files",
+            f"steps/{SECOND}_mine.cu",
+            f"steps/{SECOND_FILE}.cu",
+            f"as in: make {SECOND}_",
+        ):
             assert words in done.stderr, (goal, words)
     for name in (f"{SECOND}_mine", SECOND_FILE):
         assert f"steps/{name}.cpp" in sources(tree.build(name, "BACKEND=cpu"))
@@ -206,8 +223,7 @@ def test_two_files_for_one_step(tree: Tree) -> None:
 def test_new_step_rebuilds_nothing_else(tree: Tree) -> None:
     tree.build(SECOND, "BACKEND=cpu")
     shutil.copy2(tree.root / f"steps/{SECOND_FILE}.cu", tree.root / "steps/step98_mine.cu")
-    assert sources(tree.build("step98", "BACKEND=cpu")) == {"steps/step98_mine.cpp",
-                                                            "checked/step98_mine.all.cpp"}
+    assert sources(tree.build("step98", "BACKEND=cpu")) == {"steps/step98_mine.cpp", "checked/step98_mine.all.cpp"}
     assert "-Ibuild/cpu" not in (tree.root / "build/cpu/flags").read_text().split()
 
 
@@ -217,7 +233,8 @@ def test_diff_counts_added_code(tree: Tree) -> None:
     (tree.root / "steps/step98_mine.cu").write_text(after)
     (tree.root / "steps/step98b_mine.cu").write_text("")
     (tree.root / "steps/step99_mine.cu").write_text(
-        f"{after}\n/** Two lines\n * of comment. */\n// one\nint a; // two\n/* b */\n*c = {{}};\n\n")
+        f"{after}\n/** Two lines\n * of comment. */\n// one\nint a; // two\n/* b */\n*c = {{}};\n\n"
+    )
     lines = tree.make("diff99").stdout.splitlines()
     assert lines[0].startswith("--- steps/step98_mine") and lines[1].startswith("+++ steps/step99")
     assert lines[-1].startswith("2 lines of code added")
@@ -247,8 +264,7 @@ def test_missing_compiler(tmp_path: Path) -> None:
     tree = Tree(tmp_path, compilers=False)
     done = tree.make(FIRST, "BACKEND=cpu", path=path_without(tree.bin, "g++"))
     assert done.returncode != 0 and done.stdout == ""
-    assert re.fullmatch(r"[^\n]*g\+\+ not found\. Install it: sudo apt-get install g\+\+[^\n]*\n",
-                        done.stderr)
+    assert re.fullmatch(r"[^\n]*g\+\+ not found\. Install it: sudo apt-get install g\+\+[^\n]*\n", done.stderr)
     assert not (tree.root / "build").exists()
 
 
@@ -258,8 +274,11 @@ def test_tests_on_a_gpu_end_at_once_without_one(tree: Tree) -> None:
     nvcc.write_text(nvcc.read_text() + '\ntest -z "$target" || echo "exit 77" >> "$target"\n')
     done = tree.make("test-e2e", "BACKEND=cuda", "ARCH=sm_90")
     assert done.returncode != 0
-    assert re.fullmatch("BACKEND=cuda: the tests found no GPU; make test BACKEND=cpu needs none\n"
-                        r"make: \*\*\* [^\n]*need-gpu[^\n]*\n", done.stderr)
+    assert re.fullmatch(
+        "BACKEND=cuda: the tests found no GPU; make test BACKEND=cpu needs none\n"
+        r"make: \*\*\* [^\n]*need-gpu[^\n]*\n",
+        done.stderr,
+    )
     assert sorted(path.name for path in tree.root.glob("build/*/steps/*.o")) == [f"{FIRST_FILE}.o"]
 
 
@@ -286,20 +305,27 @@ def test_deps_come_before_all_else_with_jobs_too(tree: Tree) -> None:
     compiling = [i for i, call in enumerate(calls) if re.match(r"(gcc|g\+\+) .* -c ", call)]
     assert "install" in calls[installing[0]] and "pip install" in calls[installing[-1]]
     assert len(compiling) > 20
-    assert max(installing) < min(compiling), calls[:max(installing) + 1]
+    assert max(installing) < min(compiling), calls[: max(installing) + 1]
     assert "-m pytest" in calls[-1]
 
 
 def test_commit_is_that_of_the_source(tree: Tree) -> None:
     """Files of results and files unknown to git do not mark the commit as changed."""
+
     def commit_of_build() -> str:
         tree.made(FIRST, "BACKEND=cpu", "-s")
         return re.search(r'"(.*)"', (tree.root / "build/cpu/commit.h").read_text())[1]
 
     def git(*words: str) -> str:
         who = ("-c", "user.name=Test", "-c", "user.email=test@example.org")
-        done = subprocess.run(["git", *who, *words], cwd=tree.root, text=True, check=True,
-                              capture_output=True, env={**os.environ, **isolated})
+        done = subprocess.run(
+            ["git", *who, *words],
+            cwd=tree.root,
+            text=True,
+            check=True,
+            capture_output=True,
+            env={**os.environ, **isolated},
+        )
         return done.stdout.strip()
 
     # Independent of any repository around the copy, and of the user's settings.

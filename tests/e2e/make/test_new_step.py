@@ -26,8 +26,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> SourceTree:
     """The sources with the new step, which is built, and the programs of the other steps."""
     tree = SourceTree(tmp_path_factory.mktemp("new"), built="cpu")
     text = source_of(ORIGINAL).path.read_text()
-    text, count = re.subn(r'\.name = "\w+",\n    \.after = "\w+",',
-                          f'.name = "{NEW}",\n    .after = "{ORIGINAL}",', text)
+    text, count = re.subn(
+        r'\.name = "\w+",\n    \.after = "\w+",', f'.name = "{NEW}",\n    .after = "{ORIGINAL}",', text
+    )
     assert count == 1
     (tree.root / f"steps/{NEW}_copy.cu").write_text(text)
     (tree.root / f"docs/{NEW}.md").write_text(PAGE)
@@ -41,8 +42,15 @@ def python(tree: SourceTree, *words: object) -> str:
     """What Python prints in the tree, after the time of a test."""
     env = {**os.environ, "STEP_DIR": str(tree.root / "build/cpu"), "COMMIT": "unknown"}
     env.pop("PYTEST_ADDOPTS", None)
-    done = subprocess.run([sys.executable, *map(str, words)], cwd=tree.root, env=env, text=True,
-                          capture_output=True, timeout=300, check=False)
+    done = subprocess.run(
+        [sys.executable, *map(str, words)],
+        cwd=tree.root,
+        env=env,
+        text=True,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -56,12 +64,26 @@ def test_it_is_built_and_compared(tree: SourceTree) -> None:
 
 def test_it_is_tested(tree: SourceTree) -> None:
     """It has the limits of the step that it builds on."""
-    said = python(tree, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-k",
-                  f"{NEW} and (test_info or keep_their_limits)", "-m",
-                  "not exhaustive", "tests/e2e/cli/test_report.py", "tests/e2e/lab/test_lab.py")
+    said = python(
+        tree,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        f"{NEW} and (test_info or keep_their_limits)",
+        "-m",
+        "not exhaustive",
+        "tests/e2e/cli/test_report.py",
+        "tests/e2e/lab/test_lab.py",
+    )
     assert re.search("^3 passed", said, re.MULTILINE), said
 
 
+@pytest.mark.exhaustive
 def test_it_is_tried_by_mutants(tree: SourceTree) -> None:
     only = r"attention_kernel \| barrier removed .* \| 1$"
     words = ("mutants", "BACKEND=cpu", f"STEP={NUMBER}", f"ONLY={only}", f"PYTHON={sys.executable}")
@@ -73,7 +95,10 @@ def test_it_is_tried_by_mutants(tree: SourceTree) -> None:
 def test_it_is_documented(tree: SourceTree) -> None:
     """README's table, and the part of its page that a command writes."""
     results = REPOSITORY / "plots/results/h200"
-    written = python(tree, "-c", f"""
+    written = python(
+        tree,
+        "-c",
+        f"""
 from pathlib import Path
 from plots.figures import pages, readme
 from plots.figures.records import load
@@ -83,18 +108,23 @@ print(readme.table(results, load(Path({str(results.parent / "backward")!r}))))
 reports = {{name: pages.report_of(Program(name), name, pages.SHAPES[0], Path({str(tree.bin)!r}))
             for name in (after, {NEW!r})}}
 print(*pages.speed(results, {NEW!r}, after), *pages.lab(reports, {NEW!r}, after, pages.SHAPES[0]), sep="\\n")
-""")
+""",
+    )
     assert re.search(rf"^\| \[{NUMBER}\]\(docs/{NEW}.md\) \[.* \| – \| – \| – \| – \|$", written, re.MULTILINE)
     assert "Not measured on a GPU yet: `make bench`." in written
     assert f"|  | step {ORIGINAL[4:]} | step {NUMBER} |" in written
 
 
 def test_it_is_benchmarked(tree: SourceTree) -> None:
-    found = python(tree, "-c", f"""
+    found = python(
+        tree,
+        "-c",
+        f"""
 from pathlib import Path
 from plots.bench.cases import all_cases
 from plots.bench.run import libraries_in
 (path,) = (path for path in libraries_in(Path("build/cpu")) if path.stem == "lib{NEW}")
 print(sum(case.takes_step({NEW!r}) for case in all_cases()) == len(all_cases()))
-""")
+""",
+    )
     assert found == "True\n"

@@ -44,14 +44,13 @@ def dense_of(mask_mod: object, shape: tuple[int, int, int, int]) -> np.ndarray:
 
 # --- Without PyTorch ------------------------------------------------------------------------------
 
+
 def test_stored_mask_is_converted() -> None:
     m = convert(stored(), stored_mask_mod)
     assert m.counts.tolist() == [[[1, 2, 2], [1, 2, 3]]]
-    assert m.indices.tolist() == [[[[0, -1, -1], [0, 1, -1], [1, 2, -1]],
-                                   [[0, -1, -1], [0, 1, -1], [0, 1, 2]]]]
+    assert m.indices.tolist() == [[[[0, -1, -1], [0, 1, -1], [1, 2, -1]], [[0, -1, -1], [0, 1, -1], [0, 1, 2]]]]
     p, c, f = masks.PARTIAL, masks.CAUSAL, masks.FULL
-    assert m.types.tolist() == [[[[p, -1, -1], [p, p, -1], [p, c, -1]],
-                                 [[p, -1, -1], [f, c, -1], [f, f, c]]]]
+    assert m.types.tolist() == [[[[p, -1, -1], [p, p, -1], [p, c, -1]], [[p, -1, -1], [f, c, -1], [f, f, c]]]]
     dense = dense_of(stored_mask_mod, (1, 2, 300, 300))
     assert (masks.to_dense(m, 300, 300) == dense).all()
     assert m.same_as(masks.from_dense(dense, (128, 128)))
@@ -76,7 +75,7 @@ def random_dense(rng: np.random.Generator) -> np.ndarray:
     """Blocks of 64 that are empty, full or mixed; the lengths are not multiples of 64."""
     shape = (*rng.integers(1, 3, 2), *rng.integers(1, 300, 2))
     kinds = rng.choice([0, 0.5, 1], (*shape[:2], 5, 5)).repeat(64, 2).repeat(64, 3)
-    return rng.random(shape) < kinds[:, :, :shape[2], :shape[3]]
+    return rng.random(shape) < kinds[:, :, : shape[2], : shape[3]]
 
 
 @pytest.mark.parametrize("block", [(64, 64), (128, 128), (64, 128), (256, 64)], ids=str)
@@ -95,10 +94,12 @@ def test_conversion_is_exact(block: tuple[int, int], separate_full: bool) -> Non
 
 # --- With PyTorch ---------------------------------------------------------------------------------
 
+
 def flex_attention_module() -> object:
     pytest.importorskip("torch", reason="Python has no PyTorch")
-    return pytest.importorskip("torch.nn.attention.flex_attention",
-                               reason="this PyTorch has no FlexAttention", exc_type=ImportError)
+    return pytest.importorskip(
+        "torch.nn.attention.flex_attention", reason="this PyTorch has no FlexAttention", exc_type=ImportError
+    )
 
 
 # Aligned to the first key, as is usual there; with Nq = Nkv this is also the last.

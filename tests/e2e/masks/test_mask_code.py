@@ -16,9 +16,13 @@ pytestmark = pytest.mark.cpu_only("which tiles run what is the same on a GPU")
 
 BLOCK_M, BLOCK_N = 128, 64  # at a head dimension of 64
 # The steps on mma.sync with these tiles.
-STEPS = [name for name in (*MMA_STEPS, *MASK_STEPS)
-         if (FACTS[name]["block_m"], FACTS[name]["block_n"]) == (BLOCK_M, BLOCK_N)
-         and name not in HOPPER_STEPS and Program(name).takes(64)]
+STEPS = [
+    name
+    for name in (*MMA_STEPS, *MASK_STEPS)
+    if (FACTS[name]["block_m"], FACTS[name]["block_n"]) == (BLOCK_M, BLOCK_N)
+    and name not in HOPPER_STEPS
+    and Program(name).takes(64)
+]
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +42,7 @@ def test_no_tile_of_a_full_mask_runs_mask_code(masking: dict, name: str) -> None
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_tiles_below_the_diagonal_run_no_mask_code(masking: dict, tmp_path: Path,
-                                                   name: str) -> None:
+def test_tiles_below_the_diagonal_run_no_mask_code(masking: dict, tmp_path: Path, name: str) -> None:
     """The result is attention to the tiles that every row of a tile of queries attends."""
     p = Problem(seqlen=4 * BLOCK_M, head_dim=64, mask="causal")
     masking[name].run("-o", tmp_path / "out", "-c", "none", *p.options())

@@ -19,6 +19,7 @@ PROBLEM = Problem(2, 2, 2, 200, 300, 32, mask_block=(64, 64))
 
 # --- Dense masks ----------------------------------------------------------------------------------
 
+
 def test_heads_and_batch_entries_are_not_mixed_up(tmp_path: Path) -> None:
     """A mask for each of 2 x 3: each pair attends one key, so its O is that row of V."""
     p = Problem(2, 3, 1, 70, 90, 32, mask_block=(64, 64), mask=str(tmp_path / "mask.npy"))
@@ -46,10 +47,14 @@ def test_the_conversion_in_a_refusal_is_right(tmp_path: Path, masked: float) -> 
     assert np.array_equal(result.o, expected.o)
 
 
-@pytest.mark.parametrize("mask, says", [
-    (["--mask", "window:0"], "--mask window:0: W must be"),
-    (["--mask", "document:9,9"], "--mask document:9,9: the lengths add up to 18"),
-    (["--mask-block", "96x64"], "mask blocks of 96x64")])
+@pytest.mark.parametrize(
+    "mask, says",
+    [
+        (["--mask", "window:0"], "--mask window:0: W must be"),
+        (["--mask", "document:9,9"], "--mask document:9,9: the lengths add up to 18"),
+        (["--mask-block", "96x64"], "mask blocks of 96x64"),
+    ],
+)
 def test_a_bad_mask_beside_input_files_is_named(tmp_path: Path, mask: list, says: str) -> None:
     inputs = write_inputs(tmp_path / "in", *rounded_inputs(PROBLEM))
     done = MASK_STEP.run("--input", inputs, *mask)
@@ -57,6 +62,7 @@ def test_a_bad_mask_beside_input_files_is_named(tmp_path: Path, mask: list, says
 
 
 # --- Saved and read again -------------------------------------------------------------------------
+
 
 def test_mask_is_saved_without_a_run(tmp_path: Path) -> None:
     """--draw-mask --save-mask: the same files, and only the picture is printed."""
@@ -81,15 +87,15 @@ def test_picture_of_a_directory_has_its_blocks(tmp_path: Path) -> None:
     assert legend.endswith(f"{100 * entries.mean():.1f} % of the entries of all masks")
 
 
-@pytest.mark.parametrize("mask", ["full", "causal", "empty", "window:70", "document:3",
-                                  "random:0.5"])
+@pytest.mark.parametrize("mask", ["full", "causal", "empty", "window:70", "document:3", "random:0.5"])
 def test_saved_mask_is_the_mask(tmp_path: Path, mask: str) -> None:
     """--save-mask and --mask of that directory: the same bits, and the same mask saved again."""
     p = replace(PROBLEM, mask=mask)
     first, again = tmp_path / "first", tmp_path / "again"
     expected, record = MASK_STEP.solve(tmp_path / "a", *p.options(), "--save-mask", first)
-    result, second_record = MASK_STEP.solve(tmp_path / "b", *replace(p, mask=str(first)).options(),
-                                         "--save-mask", again)
+    result, second_record = MASK_STEP.solve(
+        tmp_path / "b", *replace(p, mask=str(first)).options(), "--save-mask", again
+    )
     assert result.same_bits(expected)
     assert masks.read(first).same_as(masks.read(again))
     assert (masks.to_dense(masks.read(first), 200, 300) == masks.preset(p)).all()
@@ -103,8 +109,12 @@ def test_saved_mask_is_canonical_whatever_was_read(tmp_path: Path) -> None:
     dense = masks.random_blocks(np.random.default_rng(0), (2, 2, 200, 300), (64, 64))
     np.save(tmp_path / "dense.npy", dense)
     canonical = masks.from_dense(dense, (64, 64))
-    written = [m.write(tmp_path / f"in{i}") for i, m in enumerate(
-        (masks.disordered(canonical, np.random.default_rng(1)), masks.with_fewest_copies(canonical)))]
+    written = [
+        m.write(tmp_path / f"in{i}")
+        for i, m in enumerate(
+            (masks.disordered(canonical, np.random.default_rng(1)), masks.with_fewest_copies(canonical))
+        )
+    ]
     for i, path in enumerate([tmp_path / "dense.npy", *written]):
         p = replace(PROBLEM, mask=str(path))
         MASK_STEP.solve(tmp_path / f"out{i}", *p.options(), "--save-mask", tmp_path / f"saved{i}")
@@ -124,9 +134,11 @@ def test_block_size_is_that_of_the_tiles(tmp_path: Path) -> None:
 def test_mask_without_slots_attends_nothing(tmp_path: Path) -> None:
     """MAXB = 0, with and without an unused tile."""
     for tiles in (0, 1):
-        m = masks.BlockMask(np.zeros((2, 1, 4), np.int32),
-                            *(np.zeros((1, 2, 4, 0), np.int32) for _ in range(3)),
-                            np.ones((tiles, 64, 64), bool))
+        m = masks.BlockMask(
+            np.zeros((2, 1, 4), np.int32),
+            *(np.zeros((1, 2, 4, 0), np.int32) for _ in range(3)),
+            np.ones((tiles, 64, 64), bool),
+        )
         p = replace(PROBLEM, mask=str(m.write(tmp_path / f"mask{tiles}")))
         result, record = MASK_STEP.solve(tmp_path / f"out{tiles}", *p.options())
         assert not result.o.any() and (result.lse == -np.inf).all()
@@ -148,22 +160,34 @@ def changed(field: str, value: int) -> masks.BlockMask:
 
 # One for each place of an error: slot, tile, shape, element type. The unit tests have all.
 BAD_MASKS: dict[str, tuple[masks.BlockMask, str]] = {
-    "index": (changed("indices", 17), f": kv_indices{AT} = 17, but there are only 5 key/value "
-              "blocks"),
-    "tile": (changed("tile_indices", 40), f": partial_block_mask_indices{AT} = 40, but the slot is "
-             "PARTIAL and there are 40 tiles"),
-    "small blocks": (replace(GOOD, tiles=np.zeros((40, 32, 64), bool)),
-                     ": NQB is 4, must be 7: --seqlen 200 in blocks of 32"),
-    "int64": (replace(GOOD, indices=GOOD.indices.astype(np.int64)), "/kv_indices.npy: element type "
-              "'<i8': expected <i4 (int32)"),
+    "index": (changed("indices", 17), f": kv_indices{AT} = 17, but there are only 5 key/value blocks"),
+    "tile": (
+        changed("tile_indices", 40),
+        f": partial_block_mask_indices{AT} = 40, but the slot is PARTIAL and there are 40 tiles",
+    ),
+    "small blocks": (
+        replace(GOOD, tiles=np.zeros((40, 32, 64), bool)),
+        ": NQB is 4, must be 7: --seqlen 200 in blocks of 32",
+    ),
+    "int64": (
+        replace(GOOD, indices=GOOD.indices.astype(np.int64)),
+        "/kv_indices.npy: element type '<i8': expected <i4 (int32)",
+    ),
 }
 
 
 def assert_refused(tmp_path: Path, directory: Path, says: str) -> None:
     """One line, exit code 2, nothing written."""
     before = sorted(tmp_path.iterdir())
-    done = MASK_STEP.run(*replace(PROBLEM, mask=str(directory)).options(), "-o", tmp_path / "out",
-                      "-j", tmp_path / "record.json", "--save-mask", tmp_path / "saved")
+    done = MASK_STEP.run(
+        *replace(PROBLEM, mask=str(directory)).options(),
+        "-o",
+        tmp_path / "out",
+        "-j",
+        tmp_path / "record.json",
+        "--save-mask",
+        tmp_path / "saved",
+    )
     assert (done.returncode, done.stdout) == (USAGE, "")
     assert done.stderr == f"{MASK_STEPS[0]}: {directory}{says}\n"
     assert sorted(tmp_path.iterdir()) == before
@@ -193,10 +217,14 @@ def test_blocks_that_the_tiles_do_not_divide(tmp_path: Path) -> None:
     assert refusal(replace(p, mask=str(directory))) == says
 
 
-@pytest.mark.parametrize("change, says", [
-    ({"head_dim": 40}, f"--head-dim 40: {MASK_STEPS[0]} takes D = 32, 64, 96, 128 or 256"),
-    ({"mask_block": (64, 1)}, "mask blocks of 64x1 (--mask-block or the tiles): must be multiples of 64"),
-], ids=["head dimension", "blocks"])
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        ({"head_dim": 40}, f"--head-dim 40: {MASK_STEPS[0]} takes D = 32, 64, 96, 128 or 256"),
+        ({"mask_block": (64, 1)}, "mask blocks of 64x1 (--mask-block or the tiles): must be multiples of 64"),
+    ],
+    ids=["head dimension", "blocks"],
+)
 @pytest.mark.parametrize("mask", ["window:0", "blocks:2", "missing.npy"])
 def test_step_refuses_before_the_mask_is_opened(change: dict, says: str, mask: str) -> None:
     """Counting the entries of a mask may take minutes, so an invalid mask is not noticed before."""

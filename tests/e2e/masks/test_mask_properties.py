@@ -53,16 +53,26 @@ class Case:
 
 # --- Drawing --------------------------------------------------------------------------------------
 
+
 def drawn_preset(rng: random.Random, kv_len: int) -> str:
     cuts = sorted(rng.sample(range(1, kv_len), min(rng.randint(1, 5), kv_len - 1)))
     lengths = np.diff([0, *cuts, kv_len])
     density = rng.choice([0, 0.01, 0.1, 0.5, 0.9, 1])
-    return rng.choice([
-        "full", "causal", "empty", f"window:{rng.randint(1, kv_len + 1)}",
-        f"document:{','.join(map(str, lengths))}" if len(lengths) > 1 else "document:1",
-        f"document:{rng.randint(1, min(kv_len, 9))}", f"prefix:{rng.randint(0, kv_len)}",
-        f"interleaved:{rng.getrandbits(32)}", f"dilated:{rng.randint(1, 70)}", f"blocks:{density}",
-        f"random:{density}"])
+    return rng.choice(
+        [
+            "full",
+            "causal",
+            "empty",
+            f"window:{rng.randint(1, kv_len + 1)}",
+            f"document:{','.join(map(str, lengths))}" if len(lengths) > 1 else "document:1",
+            f"document:{rng.randint(1, min(kv_len, 9))}",
+            f"prefix:{rng.randint(0, kv_len)}",
+            f"interleaved:{rng.getrandbits(32)}",
+            f"dilated:{rng.randint(1, 70)}",
+            f"blocks:{density}",
+            f"random:{density}",
+        ]
+    )
 
 
 def drawn_entries(rng: random.Random, p: Problem) -> np.ndarray:
@@ -70,7 +80,7 @@ def drawn_entries(rng: random.Random, p: Problem) -> np.ndarray:
     numbers = np.random.default_rng(rng.getrandbits(32))
     shape = (rng.choice([1, p.batch]), rng.choice([1, p.heads]), p.seqlen, p.seqlen_kv)
     density = numbers.choice([0, 0, 0.02, 0.5, 0.98, 1, 1], (*shape[:2], 7, 7))
-    density = density.repeat(32, 2).repeat(32, 3)[:, :, :p.seqlen, :p.seqlen_kv]
+    density = density.repeat(32, 2).repeat(32, 3)[:, :, : p.seqlen, : p.seqlen_kv]
     dense = numbers.random(shape) < density
     return dense & (numbers.random(shape[:3]) < rng.choice([0.5, 1]))[..., None]
 
@@ -79,11 +89,22 @@ def drawn_case(rng: random.Random) -> Case:
     n = rng.choice([rng.randint(1, 200), rng.choice([1, 63, 64, 65, 127, 128, 129, 192])])
     kv = rng.choice([n, rng.randint(1, 200), rng.choice([1, 31, 32, 33, 64, 96, 128, 160])])
     group, kv_heads = rng.choice([(1, 1), (1, 1), (2, 1), (1, 2)])
-    p = Problem(rng.choice([1, 1, 2]), group * kv_heads, kv_heads, n, kv,
-                rng.choice(HEAD_DIMS), rng.choice(["fp16", "bf16"]), drawn_preset(rng, kv),
-                rng.choice(["bhnd", "bnhd"]), rng.choice([None, None, None, 0.3, 1.0]),
-                rng.choice(["normal", "normal", "outlier"]), rng.getrandbits(31),
-                rng.choice([(64, 64), (64, 64), (128, 64), (64, 128), (128, 128)]), rng.choice([False, True]))
+    p = Problem(
+        rng.choice([1, 1, 2]),
+        group * kv_heads,
+        kv_heads,
+        n,
+        kv,
+        rng.choice(HEAD_DIMS),
+        rng.choice(["fp16", "bf16"]),
+        drawn_preset(rng, kv),
+        rng.choice(["bhnd", "bnhd"]),
+        rng.choice([None, None, None, 0.3, 1.0]),
+        rng.choice(["normal", "normal", "outlier"]),
+        rng.getrandbits(31),
+        rng.choice([(64, 64), (64, 64), (128, 64), (64, 128), (128, 128)]),
+        rng.choice([False, True]),
+    )
     kind = rng.choice(["preset", "preset", "long", "long", "dense", "blocks"])
     if kind == "preset":
         return Case(p)
@@ -95,6 +116,7 @@ def drawn_case(rng: random.Random) -> Case:
 
 
 # --- Running --------------------------------------------------------------------------------------
+
 
 def failures(program: Program, directory: Path, cases: list[Case]) -> list[int]:
     """Numbers of the cases that fail, all run in one process."""
@@ -110,8 +132,7 @@ def failures(program: Program, directory: Path, cases: list[Case]) -> list[int]:
     # If the process dies, later cases have no result: the first case without one killed it.
     wrong = {i for i in range(len(cases)) if verdicts.get(str(i + 1)) != "right"}
     assert (done.returncode == RIGHT) == (not wrong), done.stderr
-    return [i for i, case in enumerate(cases)
-            if i in wrong or differs_from_numpy(case, directory / f"out{i}")]
+    return [i for i, case in enumerate(cases) if i in wrong or differs_from_numpy(case, directory / f"out{i}")]
 
 
 def differs_from_numpy(case: Case, directory: Path) -> bool:
@@ -120,6 +141,7 @@ def differs_from_numpy(case: Case, directory: Path) -> bool:
 
 
 # --- Tests ----------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("count", [100, pytest.param(MASK_CASES, marks=pytest.mark.exhaustive)])
 def test_random_masks(mask_step: Program, tmp_path: Path, count: int) -> None:

@@ -16,8 +16,7 @@ from tests.lib.reference import attention, mistakes
 PROBLEM = Problem(batch=2, heads=4, kv_heads=2, seqlen=200, seqlen_kv=270, mask_block=(64, 64))
 
 
-def spread(tensor: np.ndarray, rng: np.random.Generator,
-           between: int) -> tuple[np.ndarray, tuple[int, ...]]:
+def spread(tensor: np.ndarray, rng: np.random.Generator, between: int) -> tuple[np.ndarray, tuple[int, ...]]:
     """Memory with gaps between the elements, and their strides; `between` fills the gaps.
 
     No stride is 1; it is 0 where one batch entry, or one head, stands for all.
@@ -33,29 +32,37 @@ def spread(tensor: np.ndarray, rng: np.random.Generator,
     return memory, tuple(strides)
 
 
-def upload(device: Device, m: masks.BlockMask, rng: np.random.Generator,
-           between: int) -> tuple[BlockMask, list[Memory]]:
+def upload(
+    device: Device, m: masks.BlockMask, rng: np.random.Generator, between: int
+) -> tuple[BlockMask, list[Memory]]:
     """The mask with such tensors, and their memory; the tensor of tiles is always compact."""
-    memories, strides = zip(*(spread(tensor, rng, between) for tensor in m.tensors()[:4]),
-                            strict=True)
+    memories, strides = zip(*(spread(tensor, rng, between) for tensor in m.tensors()[:4]), strict=True)
     batches, heads = np.broadcast_shapes(*(tensor.shape[:2] for tensor in m.tensors()[:4]))
     kept = [device.upload(array) for array in (*memories, m.tiles)]
-    return BlockMask(*m.block_size(), *m.indices.shape[2:], len(m.tiles), batches, heads,
-                     *(memory.address for memory in kept), *strides), kept
+    return BlockMask(
+        *m.block_size(),
+        *m.indices.shape[2:],
+        len(m.tiles),
+        batches,
+        heads,
+        *(memory.address for memory in kept),
+        *strides,
+    ), kept
 
 
 def result_of(library: StepLibrary, m: BlockMask) -> Result:
     """The result of the problem with a mask on the device."""
-    return Call(library, PROBLEM, [x.astype(np.float16) for x in rounded_inputs(PROBLEM)],
-                m).result()
+    return Call(library, PROBLEM, [x.astype(np.float16) for x in rounded_inputs(PROBLEM)], m).result()
 
 
 def masks_to_try(rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Dense masks: for each batch entry and head, for all, for either; and lists that are shared
     while the tiles are not."""
     lengths = (PROBLEM.seqlen, PROBLEM.seqlen_kv)
-    found = {str(shape): masks.random_blocks(rng, (*shape, *lengths), PROBLEM.mask_block)
-             for shape in ((2, 4), (2, 1), (1, 4), (1, 1))}
+    found = {
+        str(shape): masks.random_blocks(rng, (*shape, *lengths), PROBLEM.mask_block)
+        for shape in ((2, 4), (2, 1), (1, 4), (1, 1))
+    }
     return {**found, "own tiles": rng.random((2, 4, *lengths)) < 0.3}
 
 

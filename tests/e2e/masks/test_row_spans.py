@@ -18,11 +18,32 @@ from tests.lib.programs import DEVICE, PAIRWISE_SEED, USAGE, Program
 
 pytestmark = pytest.mark.parametrize("name", SPAN_STEPS)
 
-PRESETS = ["full", "causal", "empty", "window:1", "window:65", "window:1000", "prefix:0",
-           "prefix:%40", "prefix:%100", "document:1", "document:%7,50,51", "dilated:1",
-           "interleaved:1", "random:1"]
-COMBINATIONS = pairwise({"mask": PRESETS, "seqlen": [1, 63, 129, 270, 400], "kv": list(KV_LENGTHS),
-                         "head_dim": [64, 128], "dtype": ["fp16", "bf16"]}, seed=PAIRWISE_SEED)
+PRESETS = [
+    "full",
+    "causal",
+    "empty",
+    "window:1",
+    "window:65",
+    "window:1000",
+    "prefix:0",
+    "prefix:%40",
+    "prefix:%100",
+    "document:1",
+    "document:%7,50,51",
+    "dilated:1",
+    "interleaved:1",
+    "random:1",
+]
+COMBINATIONS = pairwise(
+    {
+        "mask": PRESETS,
+        "seqlen": [1, 63, 129, 270, 400],
+        "kv": list(KV_LENGTHS),
+        "head_dim": [64, 128],
+        "dtype": ["fp16", "bf16"],
+    },
+    seed=PAIRWISE_SEED,
+)
 
 
 def test_presets_are_given_as_spans(name: str, tmp_path: Path) -> None:
@@ -30,8 +51,9 @@ def test_presets_are_given_as_spans(name: str, tmp_path: Path) -> None:
     problems = []
     for row in COMBINATIONS:
         kv_len = KV_LENGTHS[row["kv"]](row["seqlen"])
-        problems.append(Problem(1, 2, 1, row["seqlen"], kv_len, row["head_dim"], row["dtype"],
-                                preset_text(row["mask"], kv_len)))
+        problems.append(
+            Problem(1, 2, 1, row["seqlen"], kv_len, row["head_dim"], row["dtype"], preset_text(row["mask"], kv_len))
+        )
     lines = [[*p.options(), "--save-mask", tmp_path / f"mask{i}"] for i, p in enumerate(problems)]
     solved = Program(name).solve_all(tmp_path / "out", lines)
     for i, (p, (result, record)) in enumerate(zip(problems, solved, strict=True)):
@@ -53,7 +75,9 @@ def test_other_masks_are_refused(name: str, tmp_path: Path, mask: str) -> None:
         p = replace(p, mask=str(m.write(tmp_path / "mask")))
     done = Program(name).run(*p.options())
     assert (done.returncode, done.stderr) == (
-        USAGE, f"{name}: --mask: {name} takes at most one span of keys for each query, and no mask in blocks\n")
+        USAGE,
+        f"{name}: --mask: {name} takes at most one span of keys for each query, and no mask in blocks\n",
+    )
 
 
 def test_low_scores_after_tiles_that_a_row_does_not_attend(name: str, tmp_path: Path) -> None:

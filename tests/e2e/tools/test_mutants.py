@@ -8,11 +8,16 @@ from tests.mutants.judge import ANSWER, FINDING, SURVIVED, Verdict
 from tests.mutants.score import possible, record_of, report
 
 
-@pytest.mark.parametrize("found, sample, population, fewest, most", [
-    (0, 50, 50, 0, 0), (7, 50, 50, 7, 7),  # nothing is left to chance
-    (0, 50, 10**4, 0, 709), (5, 50, 10**4, 334, 2178)])  # of endless ones 7.11 %, 3.33 to 21.81 %
-def test_interval_of_a_sample(found: int, sample: int, population: int, fewest: int,
-                              most: int) -> None:
+@pytest.mark.parametrize(
+    "found, sample, population, fewest, most",
+    [
+        (0, 50, 50, 0, 0),
+        (7, 50, 50, 7, 7),  # nothing is left to chance
+        (0, 50, 10**4, 0, 709),
+        (5, 50, 10**4, 334, 2178),
+    ],
+)  # of endless ones 7.11 %, 3.33 to 21.81 %
+def test_interval_of_a_sample(found: int, sample: int, population: int, fewest: int, most: int) -> None:
     assert possible(found, sample, population) == (fewest, most)
 
 

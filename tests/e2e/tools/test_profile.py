@@ -24,10 +24,14 @@ from plots.tools.profile import BUSY, METRICS
 # Example launches, in the units that ncu chooses.
 COUNTED = {metric: ("10.5", "%") for metric in METRICS} | {
     BUSY["tensor cores (mma)"]: ("61.25", "%"),
-    profiler.TIME: ("1.76", "ms"), profiler.DEVICE_BYTES: ("269.48", "Mbyte"),
-    profiler.L2_BYTES: ("8.65", "Gbyte"), profiler.WAVEFRONTS: ("1,677,721,600", ""),
-    profiler.CONFLICTS: ("419,430,400", ""), **dict.fromkeys(profiler.SPILLS, ("0", "inst")),
-    profiler.REGISTERS: ("240", "register/thread")}
+    profiler.TIME: ("1.76", "ms"),
+    profiler.DEVICE_BYTES: ("269.48", "Mbyte"),
+    profiler.L2_BYTES: ("8.65", "Gbyte"),
+    profiler.WAVEFRONTS: ("1,677,721,600", ""),
+    profiler.CONFLICTS: ("419,430,400", ""),
+    **dict.fromkeys(profiler.SPILLS, ("0", "inst")),
+    profiler.REGISTERS: ("240", "register/thread"),
+}
 KERNEL = "void attention_kernel<__half, 128>(Problem, Tensors)"
 
 
@@ -35,8 +39,7 @@ def raw_page(*launches: tuple[str, dict[str, tuple[str, str]]]) -> str:
     """A page as ncu prints it: a line of names, a line of units, a line for each launch."""
     names = ["ID", "Kernel Name", *METRICS]
     units = ["", "", *(launches[0][1][metric][1] for metric in METRICS)]
-    rows = [[str(i), name, *(counted[metric][0] for metric in METRICS)]
-            for i, (name, counted) in enumerate(launches)]
+    rows = [[str(i), name, *(counted[metric][0] for metric in METRICS)] for i, (name, counted) in enumerate(launches)]
     lines = [",".join(f'"{cell}"' for cell in cells) for cells in (names, units, *rows)]
     return "==PROF== Connected\n" + "\n".join(lines) + "\n"
 
@@ -47,8 +50,7 @@ def tools(tmp_path: Path) -> Path:
     page = tmp_path / "page"
     page.write_text(raw_page((KERNEL, COUNTED)))
     write(tmp_path / "step98", 'echo "kernel     attention: 2048 blocks of 128 threads"')
-    write(tmp_path / "bin" / "ncu", f'echo "$@" >> {tmp_path}/calls\n'
-          f'case $1 in --import) cat {page};; esac')
+    write(tmp_path / "bin" / "ncu", f'echo "$@" >> {tmp_path}/calls\ncase $1 in --import) cat {page};; esac')
     return tmp_path
 
 
@@ -61,23 +63,26 @@ def write(path: Path, text: str) -> None:
 def profile(tools: Path, *options: str, path: str | None = None) -> subprocess.CompletedProcess:
     words = [sys.executable, "-m", "plots.tools.profile", tools / "step98", *options]
     env = {**os.environ, "PATH": path or f"{tools / 'bin'}:{os.environ['PATH']}"}
-    return subprocess.run(words, env=env, cwd=REPOSITORY, capture_output=True, text=True,
-                          timeout=60, check=False)
+    return subprocess.run(words, env=env, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_profile_explains_the_counts(tools: Path) -> None:
     done = profile(tools, "-n", "4096", "-m", "causal")
     assert (done.returncode, done.stderr) == (RIGHT, "")
     lines = done.stdout.splitlines()
-    assert lines[:4] == ["step98     -n 4096 -m causal",
-                         "kernel     attention_kernel<__half, 128>, 240 registers a thread",
-                         "time       1.760 ms at the base clock, under the profiler",
-                         "busy        61.2 % of the peak of tensor cores (mma)"]
+    assert lines[:4] == [
+        "step98     -n 4096 -m causal",
+        "kernel     attention_kernel<__half, 128>, 240 registers a thread",
+        "time       1.760 ms at the base clock, under the profiler",
+        "busy        61.2 % of the peak of tensor cores (mma)",
+    ]
     assert len([line for line in lines if " % of the peak of " in line]) == len(BUSY)
     assert lines[-4:] == [
         "warps       10.5 % of those that a multiprocessor can hold",
         "traffic    269.48 MB of device memory (153 GB/s), 8.65 GB through L2",
-        "shared     1.68 G wavefronts, 25.0 % of them by bank conflicts", "spills     none"]
+        "shared     1.68 G wavefronts, 25.0 % of them by bank conflicts",
+        "spills     none",
+    ]
 
 
 def test_ncu_is_asked_for_the_forward_pass_alone(tools: Path) -> None:
@@ -91,29 +96,35 @@ def test_ncu_is_asked_for_the_forward_pass_alone(tools: Path) -> None:
 
 
 def test_every_launch_is_reported(tools: Path) -> None:
-    spilling = COUNTED | {profiler.SPILLS[0]: ("3,000", "inst"),
-                          profiler.WAVEFRONTS: ("0", ""), profiler.TIME: ("1.5", "us")}
+    spilling = COUNTED | {
+        profiler.SPILLS[0]: ("3,000", "inst"),
+        profiler.WAVEFRONTS: ("0", ""),
+        profiler.TIME: ("1.5", "us"),
+    }
     slower = {name: (value, spilling[name][1]) for name, (value, _) in COUNTED.items()}
     (tools / "page").write_text(raw_page(("scores_kernel(int)", spilling), (KERNEL, slower)))
     stdout = profile(tools).stdout
-    assert re.findall(r"^kernel +(.*),", stdout, re.MULTILINE) == [
-        "scores_kernel", "attention_kernel<__half, 128>"]
+    assert re.findall(r"^kernel +(.*),", stdout, re.MULTILINE) == ["scores_kernel", "attention_kernel<__half, 128>"]
     assert "spills     3.00 k accesses of local memory\n" in stdout
     assert stdout.count("\nshared ") == 1 and "time       0.002 ms" in stdout
 
 
-@pytest.mark.parametrize("program, ncu, code, said", [
-    ("echo 'step98: no GPU: none found' >&2; exit 77", "", NO_GPU,
-     "step98: no GPU: none found"),
-    ("echo 'step98: --seqlen x: must be' >&2; exit 2", "", USAGE, "step98: --seqlen x: must be"),
-    ("", "echo '==ERROR== ERR_NVGPUCTRPERM - The user does not have permission'; exit 1", 3,
-     "ncu may not read the counters of this GPU: run it as root, or see https://.*"),
-    ("", "echo '==PROF== x'; echo '==ERROR== Failed to find metric'; exit 1", 1,
-     "Failed to find metric"),
-    ("", "exit 0", 3, "ncu counted no kernel"),
-])
-def test_errors_of_the_tools_are_one_line(tools: Path, program: str, ncu: str, code: int,
-                                          said: str) -> None:
+@pytest.mark.parametrize(
+    "program, ncu, code, said",
+    [
+        ("echo 'step98: no GPU: none found' >&2; exit 77", "", NO_GPU, "step98: no GPU: none found"),
+        ("echo 'step98: --seqlen x: must be' >&2; exit 2", "", USAGE, "step98: --seqlen x: must be"),
+        (
+            "",
+            "echo '==ERROR== ERR_NVGPUCTRPERM - The user does not have permission'; exit 1",
+            3,
+            "ncu may not read the counters of this GPU: run it as root, or see https://.*",
+        ),
+        ("", "echo '==PROF== x'; echo '==ERROR== Failed to find metric'; exit 1", 1, "Failed to find metric"),
+        ("", "exit 0", 3, "ncu counted no kernel"),
+    ],
+)
+def test_errors_of_the_tools_are_one_line(tools: Path, program: str, ncu: str, code: int, said: str) -> None:
     if program:
         write(tools / "step98", program)
     if ncu:
@@ -143,8 +154,9 @@ output_kernel: 1 instructions
 """
 
 
-def test_instructions_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture,
-                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_instructions_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "listing"
     path.write_text(NVDISASM)
     monkeypatch.setattr(sys, "argv", ["", str(path)])
@@ -217,7 +229,6 @@ def test_make_profile_passes_the_problem_on(tree: Tree) -> None:
     """The program is built first, with fake compilers; a fake ncu profiles it."""
     write(tree.bin / "python3", f'echo "python3 $*" >> {tree.log}')
     step, other = MMA_STEPS[:2]
-    calls = tree.build("profile", f"STEP={step[4:]}", "BACKEND=cuda", "ARCH=sm_90",
-                       "PROBLEM=-n 64 -m causal")
+    calls = tree.build("profile", f"STEP={step[4:]}", "BACKEND=cuda", "ARCH=sm_90", "PROBLEM=-n 64 -m causal")
     assert calls[-1] == f"python3 -m plots.tools.profile build/cuda-sm_90/{step} -n 64 -m causal"
     assert not [call for call in calls if f"steps/{other}" in call]

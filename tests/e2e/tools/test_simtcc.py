@@ -28,10 +28,12 @@ def kit(tmp_path: Path) -> Path:
 def compile_and_run(kit: Path, source: str, *options: str) -> subprocess.CompletedProcess:
     folder = kit.parent
     (folder / "sum.cu").write_text(source)
-    subprocess.run([kit / "simtcc", *options, "-Wall", "-Wextra", "-Werror", "-o", "sum", "sum.cu"], cwd=folder,
-                   check=True)
-    return subprocess.run([folder / "sum"], cwd=folder, check=False, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    subprocess.run(
+        [kit / "simtcc", *options, "-Wall", "-Wextra", "-Werror", "-o", "sum", "sum.cu"], cwd=folder, check=True
+    )
+    return subprocess.run(
+        [folder / "sum"], cwd=folder, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
 
 
 def test_the_program_of_the_readme_runs(kit: Path) -> None:

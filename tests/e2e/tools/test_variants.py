@@ -25,11 +25,13 @@ def test_the_patch_fits_and_names_its_row(name: str) -> None:
 
 
 @pytest.mark.cpu_only("compiled for the CPU backend")
-@pytest.mark.parametrize("name", [name if name in FIRST else pytest.param(name, marks=pytest.mark.exhaustive)
-                                  for name in NAMES])
+@pytest.mark.parametrize(
+    "name", [name if name in FIRST else pytest.param(name, marks=pytest.mark.exhaustive) for name in NAMES]
+)
 def test_the_variant_is_right(name: str, tmp_path: Path) -> None:
     tree = SourceTree(tmp_path, built="cpu")
     tree.made("BACKEND=cpu", f"PYTHON={sys.executable}", f"build/cpu/variants/{name}")
     for head_dim in (64, 256):
         Program(name, tree.root / "build/cpu/variants").run_right(
-            "-n", 133, "-k", 150, "-d", head_dim, "-m", "causal", "--report=races,bounds,init")
+            "-n", 133, "-k", 150, "-d", head_dim, "-m", "causal", "--report=races,bounds,init"
+        )
