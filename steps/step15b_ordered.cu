@@ -87,7 +87,7 @@ struct Turns {
   }
   /** After a barrier: all threads of this block have added to these rows. */
   __device__ __forceinline__ void pass(QueryTile of) const {
-    store_release(counter(of), before(of) + 1);
+    reduce_add_release(counter(of), 1);
   }
 };
 
