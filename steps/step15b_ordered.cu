@@ -86,9 +86,7 @@ struct Turns {
     }
   }
   /** After a barrier: all threads of this block have added to these rows. */
-  __device__ __forceinline__ void pass(QueryTile of) const {
-    store_release(counter(of), before(of) + 1);
-  }
+  __device__ __forceinline__ void pass(QueryTile of) const { reduce_add_release(counter(of), 1); }
 };
 
 /** How many blocks have started before this one. */

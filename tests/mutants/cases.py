@@ -206,7 +206,7 @@ BACKWARD = [
     "-b 1 -H 1 -n 20 -k 33 -d 128 -m causal",
     "-b 1 -H 1 -n 18 -k 20 -d 256 -m causal -t bf16",
     "-b 1 -H 1 -n 30 -k 50 -d 128 -i sink",
-    "-b 1 -H 2 -n 128 -k 260 -d 64 -m causal",  # no row of dQ is padding, so its sums end where turns begin
+    "-b 1 -H 2 -n 144 -k 260 -d 64 -m causal",  # no row of dQ is padding, and half of its last tile is past the end
 ]
 TENSOR_CORE = [
     "-b 2 -H 4 -G 2 -n 133 -k 150 -d 64 -m causal --layout bnhd",
@@ -403,7 +403,8 @@ def write_backward_cases(facts: dict, directory: Path, scalar: bool) -> list[tup
         lines = [line.replace(" -t bf16", "").replace("-d 96", "-d 128") for line in lines]
         memory = "643500" if facts["workspace_bytes_per_head"] < 4096 else "700K"
         passes = passes.replace("-d 32", "-d 64")
-        lines.append("-b 1 -H 3 -n 5500 -k 65 -d 256 -m causal")  # Q of two heads fills half of an L2 cache
+        # Of so long heads two take turns together, or one that is larger than all that may.
+        lines += ["-b 1 -H 3 -n 5500 -k 65 -d 256 -m causal", "-b 1 -H 1 -n 16400 -k 20 -d 256 -m causal"]
     runs = [({}, lines)]
     if not scalar and facts["deterministic"]:  # two blocks that add to the same rows, at the same time
         runs.append(
