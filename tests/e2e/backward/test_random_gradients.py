@@ -89,7 +89,7 @@ def differences(p: Problem, forward: Path, backward: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(GRADIENT_PROBLEMS, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [12, pytest.param(GRADIENT_PROBLEMS, marks=pytest.mark.exhaustive)])
 def test_random_problems(step: Program, tmp_path: Path, count: int) -> None:
     rng = random.Random(GRADIENT_SEED)
     problems = [drawn_problem(rng, step) for _ in range(count)]
