@@ -48,8 +48,9 @@ __host__ __device__ inline int64_t dq_floats(const Problem &problem) {
 
 constexpr int ROWS_THREADS = 128; /**< of a thread block of row_numbers_kernel */
 
-/** D = sum over d of dO o O, 8 elements a thread; blockIdx.y counts the heads of a pass. */
-template <typename T, int HEAD_DIM>
+/** D = sum over d of dO o O, 8 elements a thread; blockIdx.y counts the heads of a pass. P will be
+ * multiplied by 2^SHIFT, because LSE is written without so much. */
+template <typename T, int HEAD_DIM, int SHIFT = 0>
 __global__ void __launch_bounds__(ROWS_THREADS)
     row_numbers_kernel(Problem problem, BackwardTensors t, PassHeads heads) {
   constexpr int LANES = HEAD_DIM / 8;
@@ -74,7 +75,7 @@ __global__ void __launch_bounds__(ROWS_THREADS)
   d = lanes_reduce_sum<LANES>(d);
   if (column > 0 || row >= padded_rows(problem)) return;
   const RowNumbers numbers = row_numbers(problem, t.workspace, blockIdx.y);
-  numbers.lse_log2[row] = lse == -INFINITY ? INFINITY : lse;
+  numbers.lse_log2[row] = lse == -INFINITY ? INFINITY : lse - SHIFT;
   numbers.d[row] = d;
 }
 
