@@ -131,13 +131,17 @@ template <typename T, int N>
 __device__ __forceinline__ void to_ds(float (&dp)[N][4], const uint32_t (&p)[N / 2][4],
                                       const float *d) {
   constexpr float FACTOR = 1.0f / (1 << P_SHIFT<T>);
+  d += fresh_lane() % 4 * 2;
 #pragma unroll
-  for (int j = 0; j < 4 * N; j += 2) {
-    const int n = j / 4, i = j % 4;
-    const float2 d_pair = *(const float2 *)&d[8 * n + fresh_lane() % 4 * 2];
-    const float2 pair = to_float2(*(const typename PairOf<T>::type *)&p[n / 2][n % 2 * 2 + i / 2]);
-    dp[n][i] = pair.x * fmaf(FACTOR, dp[n][i], -FACTOR * d_pair.x);
-    dp[n][i + 1] = pair.y * fmaf(FACTOR, dp[n][i + 1], -FACTOR * d_pair.y);
+  for (int n = 0; n < N; n++) {
+    const float2 d_pair = *(const float2 *)&d[8 * n];
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+      const float2 pair =
+          to_float2(*(const typename PairOf<T>::type *)&p[n / 2][n % 2 * 2 + i / 2]);
+      dp[n][i] = pair.x * fmaf(FACTOR, dp[n][i], -FACTOR * d_pair.x);
+      dp[n][i + 1] = pair.y * fmaf(FACTOR, dp[n][i + 1], -FACTOR * d_pair.y);
+    }
   }
 }
 // [ds]
