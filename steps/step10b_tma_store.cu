@@ -265,8 +265,8 @@ static constexpr KernelConfig<ForwardMaps, TileScheduler> CONFIGS[] = {
     CONFIG<__nv_bfloat16, 96>, CONFIG<__nv_bfloat16, 128>};
 
 /** The tensor maps for tiles of `kv_rows` keys. */
-static cudaError_t make_forward_maps(ForwardMaps *maps, const Problem *problem, const Tensors *t,
-                                     int kv_rows) {
+static inline cudaError_t make_forward_maps(ForwardMaps *maps, const Problem *problem,
+                                            const Tensors *t, int kv_rows) {
   const cudaError_t error = make_tensor_maps(&maps->in, problem, t, 64, kv_rows);
   if (error != cudaSuccess) return error;
   return make_tensor_map(&maps->o, t->o, problem, problem->o_strides, problem->q_len,

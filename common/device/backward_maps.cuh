@@ -13,6 +13,7 @@
 /** The tensor maps of a pass. */
 struct BackwardMaps {
   CUtensorMap q, d_o, k, v; /**< coordinates: column, row, head, batch */
+  CUtensorMap d_k, d_v;     /**< boxes of 16 rows, those of a warp */
   CUtensorMap numbers;      /**< RowNumbers: query, 2 head for LSE and 2 head + 1 for D */
 };
 
@@ -24,9 +25,15 @@ static inline cudaError_t make_backward_maps(BackwardMaps *maps, const Problem *
   TensorMaps in;
   cudaError_t error = make_tensor_maps(&in, problem, &inputs, q_rows, kv_rows);
   if (error != cudaSuccess) return error;
-  *maps = {in.q, {}, in.k, in.v, {}};
+  *maps = {in.q, {}, in.k, in.v, {}, {}, {}};
   error = make_tensor_map(&maps->d_o, t->d_o, problem, problem->o_strides, problem->q_len,
                           problem->q_heads, q_rows, problem->dtype);
+  if (error != cudaSuccess) return error;
+  error = make_tensor_map(&maps->d_k, t->d_k, problem, problem->k_strides, problem->kv_len,
+                          problem->kv_heads, 16, problem->dtype);
+  if (error != cudaSuccess) return error;
+  error = make_tensor_map(&maps->d_v, t->d_v, problem, problem->v_strides, problem->kv_len,
+                          problem->kv_heads, 16, problem->dtype);
   if (error != cudaSuccess) return error;
   return make_words_map(&maps->numbers, t->workspace, padded_rows(*problem), 2 * heads, q_rows);
 }

@@ -48,8 +48,10 @@ __host__ __device__ inline int64_t dq_floats(const Problem &problem) {
 
 constexpr int ROWS_THREADS = 128; /**< of a thread block of row_numbers_kernel */
 
-/** D = sum over d of dO o O, 8 elements a thread; blockIdx.y counts the heads of a pass. */
-template <typename T, int HEAD_DIM>
+/** D = sum over d of dO o O, 8 elements a thread; blockIdx.y counts the heads of a pass. P will be
+ * multiplied by 2^SHIFT, because LSE is written without so much. With FOURS, of 16 rows the four
+ * that a lane has in two fragments lie together: 0, 1, 8, 9, 2, 3, 10, 11 and so on. */
+template <typename T, int HEAD_DIM, int SHIFT = 0, bool FOURS = false>
 __global__ void __launch_bounds__(ROWS_THREADS)
     row_numbers_kernel(Problem problem, BackwardTensors t, PassHeads heads) {
   constexpr int LANES = HEAD_DIM / 8;
@@ -74,8 +76,9 @@ __global__ void __launch_bounds__(ROWS_THREADS)
   d = lanes_reduce_sum<LANES>(d);
   if (column > 0 || row >= padded_rows(problem)) return;
   const RowNumbers numbers = row_numbers(problem, t.workspace, blockIdx.y);
-  numbers.lse_log2[row] = lse == -INFINITY ? INFINITY : lse;
-  numbers.d[row] = d;
+  const int place = FOURS ? row / 16 * 16 + row % 8 / 2 * 4 + row % 16 / 8 * 2 + row % 2 : row;
+  numbers.lse_log2[place] = lse == -INFINITY ? INFINITY : lse - SHIFT;
+  numbers.d[place] = d;
 }
 
 /** Starts copying the numbers of BLOCK_M rows from row `first` on: LSE, then D. */
