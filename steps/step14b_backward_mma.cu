@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::KEY_WARPS, HEAD_DIM <= 1
   float sums[BOTH ? 2 : 1][M][HEAD_DIM / MMA_N][4] = {};
 
   copy_keys<T, HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem), problem, t, block);
-  start_copies(tile, 0);
+  if (tiles.count > 0) start_copies(tile, 0);
 
   // [keys_loop]
   for (int i = 0; i < tiles.count; i++, tile = tiles.next(tile)) {
@@ -173,6 +173,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::KEY_WARPS, HEAD_DIM <= 1
     }
   }
   // [keys_loop]
+  cp_async_wait<0>();  // K and V, if no query attends to these keys
 
   store_dv_dk<T, BOTH>(sums, side, problem, t, block, warp_key);
 }

@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
   float sums[BOTH ? 2 : 1][M][HEAD_DIM / MMA_N][4] = {};
 
   copy_keys<T, HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem), problem, t, block);
-  start_copies(tile, 0);
+  if (tiles.count > 0) start_copies(tile, 0);
 
   for (int i = 0; i < tiles.count; i++, tile = tiles.next(tile)) {
     const uint32_t q_stage = i % 2 * 2 * Q_TILE;
@@ -188,8 +188,9 @@ __global__ void __launch_bounds__(32 * Tiles<HEAD_DIM>::WARPS, HEAD_DIM <= 128 ?
     add_dq<T, HEAD_DIM, BLOCK_M, BLOCK_N, Tile::DQ_ROWS, Tile::DQ_COLUMNS>(ds_shared, smem, warp,
                                                                            problem, t, heads, tile);
   }
-  __syncthreads();  // all threads have added to dQ of the last tile
-  if (threadIdx.x == 0) turns.pass(tiles.previous(tile));
+  cp_async_wait<0>();  // K and V, if no query attends to these keys
+  __syncthreads();     // all threads have added to dQ of the last tile
+  if (tiles.count > 0 && threadIdx.x == 0) turns.pass(tiles.previous(tile));
 
   store_dv_dk<T, BOTH>(sums, side, problem, t, block, warp_key);
 }

@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(THREADS, 1)
   float sums[Tile::SUM_KEYS / MMA_M][Tile::SUM_COLUMNS / MMA_N][4] = {};  // dV or dK
 
   copy_keys<T, HEAD_DIM, BLOCK_N, THREADS>(shared_address(smem), problem, t, block);
-  start_copies(tile, 0);
+  if (tiles.count > 0) start_copies(tile, 0);
 
   const float scale_log2 = problem.scale * LOG2_E;
   for (int i = 0; i < tiles.count; i++, tile = tiles.next(tile)) {
@@ -210,6 +210,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     add_dq<T, HEAD_DIM, BLOCK_M, BLOCK_N, Tile::DQ_ROWS, Tile::DQ_COLUMNS>(ds_shared, smem, warp,
                                                                            problem, t, heads, tile);
   }
+  cp_async_wait<0>();  // K and V, if no query attends to these keys
 
   store_keys(sums, group == 0 ? 1.0f / (1 << P_SHIFT<T>) : problem.scale,
              (T *)(group == 0 ? t.d_v : t.d_k) + part.sum_column,

@@ -91,10 +91,10 @@ __device__ __forceinline__ void copy_row_numbers(unsigned char *target, const Ro
   cp_async_16(target + 16 * threadIdx.x, from + first + threadIdx.x % CHUNKS * 4, true);
 }
 
-/** The first query that attends to key `key`. There is one, because the last query attends to all
- * keys. */
-__device__ __forceinline__ int first_query(const Problem &problem, int key) {
-  return problem.mask == MASK_CAUSAL ? max(key - problem.kv_len + problem.q_len, 0) : 0;
+/** The first query that attends to key `key`, or q_len. */
+__host__ __device__ inline int first_query(const Problem &problem, int key) {
+  const int first = problem.mask == MASK_CAUSAL ? key - problem.kv_len + problem.q_len : 0;
+  return first < 0 ? 0 : first < problem.q_len ? first : problem.q_len;
 }
 
 /** A tile of queries of one head. */
@@ -113,7 +113,9 @@ struct QueryTiles {
   __device__ __forceinline__ QueryTiles(const Problem &problem, int first_key) {
     first_q = first_query(problem, first_key) / BLOCK_M * BLOCK_M;
     last_q = (problem.q_len - 1) / BLOCK_M * BLOCK_M;
-    count = problem.q_heads / problem.kv_heads * ((last_q - first_q) / BLOCK_M + 1);
+    const int tiles =
+        first_query(problem, first_key) < problem.q_len ? (last_q - first_q) / BLOCK_M + 1 : 0;
+    count = problem.q_heads / problem.kv_heads * tiles;
   }
   /** The tile after this one. */
   __device__ __forceinline__ QueryTile next(QueryTile tile) const {
