@@ -92,6 +92,14 @@ static void describe_backward(const Problem *problem, int heads, Description *de
   }
 }
 
+/** Whether all tensors start at multiples of 16 bytes. */
+static inline bool start_at_chunks(const BackwardTensors *t) {
+  const uintptr_t tensors = (uintptr_t)t->q | (uintptr_t)t->k | (uintptr_t)t->v | (uintptr_t)t->o |
+                            (uintptr_t)t->d_o | (uintptr_t)t->d_q | (uintptr_t)t->d_k |
+                            (uintptr_t)t->d_v;
+  return tensors % 16 == 0;
+}
+
 /** Sets what the kernels of a pass add to to 0. */
 using ClearSums = cudaError_t (*)(const Problem &problem, void *workspace, int heads,
                                   cudaStream_t stream);
@@ -102,10 +110,7 @@ using ClearSums = cudaError_t (*)(const Problem &problem, void *workspace, int h
 template <const auto &CONFIGS, typename Launch>
 static cudaError_t backward_in_passes(const Problem *problem, const BackwardTensors *t, int heads,
                                       cudaStream_t stream, Launch launch, ClearSums clear = NULL) {
-  const uintptr_t tensors = (uintptr_t)t->q | (uintptr_t)t->k | (uintptr_t)t->v | (uintptr_t)t->o |
-                            (uintptr_t)t->d_o | (uintptr_t)t->d_q | (uintptr_t)t->d_k |
-                            (uintptr_t)t->d_v;
-  if (tensors % 16 != 0) return cudaErrorMisalignedAddress;
+  if (!start_at_chunks(t)) return cudaErrorMisalignedAddress;
   const int all = problem->batch * problem->q_heads;
   for (int first = 0; first < all; first += heads) {
     const PassHeads pass = {first, heads < all - first ? heads : all - first};

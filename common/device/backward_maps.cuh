@@ -21,6 +21,7 @@ struct BackwardMaps {
 static inline cudaError_t make_backward_maps(BackwardMaps *maps, const Problem *problem,
                                              const BackwardTensors *t, int heads, int q_rows,
                                              int kv_rows) {
+  if (!start_at_chunks(t)) return cudaErrorMisalignedAddress;
   const Tensors inputs = {t->q, t->k, t->v};
   TensorMaps in;
   cudaError_t error = make_tensor_maps(&in, problem, &inputs, q_rows, kv_rows);

@@ -3,9 +3,8 @@
 Usage: python3 -m plots.figures.all RESULTS-OF-A-GPU DIRECTORY
 
 Writes FIGURE_light and FIGURE_dark, .svg and .png, to DIRECTORY for each of: waterfall, sparsity, and
-for each chapter, called by its first step, tflops_CHAPTER and roofline_CHAPTER. The backward steps are a
-chapter of their own, without a roofline; their records are in the folder `backward` beside that of the
-GPU. Prints a line for a figure that is left out because its records are missing.
+for each chapter, called by its first step, tflops_CHAPTER and roofline_CHAPTER. The chapters of
+backward steps have no roofline; their records are in the folder `backward` beside that of the GPU. Prints a line for a figure that is left out because its records are missing.
 """
 
 import sys
@@ -19,7 +18,7 @@ from matplotlib.figure import Figure
 
 from plots.figures import roofline, sparsity, style, tflops, waterfall
 from plots.figures.records import Results, load
-from tests.lib.steps import chapters, step_names
+from tests.lib.steps import chapters
 
 
 class Kind(NamedTuple):
@@ -34,14 +33,19 @@ FIGURES = {figure.NAME: Kind(figure.data, figure.draw) for figure in (waterfall,
     for figure in (tflops, roofline)
     for chapter in chapters()
 }
-BACKWARD = f"{tflops.NAME}_{step_names('backward')[0].removeprefix('step')}"
-FIGURES[BACKWARD] = Kind(partial(tflops.data, chapter=step_names("backward"), dtype="bf16"), tflops.draw)
+BACKWARD = {
+    f"{tflops.NAME}_{chapter[0].removeprefix('step')}": Kind(
+        partial(tflops.data, chapter=chapter, dtype="bf16"), tflops.draw
+    )
+    for chapter in chapters("backward")
+}
+FIGURES |= BACKWARD
 
 
 def data_of_figures(directory: Path) -> dict[str, dict | None]:
     """The data of each figure, from the records of a GPU and those of backward steps."""
     results, backward = load(directory), load(directory.parent / "backward")
-    return {name: figure.data(backward if name == BACKWARD else results) for name, figure in FIGURES.items()}
+    return {name: figure.data(backward if name in BACKWARD else results) for name, figure in FIGURES.items()}
 
 
 def draw_figure(name: str, found: dict, directory: Path, kinds: tuple[str, ...]) -> None:

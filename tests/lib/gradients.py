@@ -135,7 +135,8 @@ def answers(
     sizes = _norms(d_o)[..., None] * (_norms(values)[..., None, :] + _norms(o)[..., None])
 
     of_scores = np.where(probs > 0, (1 + p.head_dim / 64) * np.abs(lse)[..., None], 0)
-    of_ds, of_probs = probs * sizes + of_scores * np.abs(ds), probs * (1 + of_scores)
+    flushed = np.where(attended, 2.0**-105, 0)  # what becomes 0 in fp32, in units of the 2^-21 of _answer()
+    of_ds, of_probs = probs * sizes + of_scores * np.abs(ds) + flushed, probs * (1 + of_scores) + flushed
 
     def transposed(x: np.ndarray) -> np.ndarray:
         return x.swapaxes(-1, -2)

@@ -393,7 +393,8 @@ static void compare_odd_pointers(Problem p) {
 static void ask_with_odd_pointers(Problem p) {
   static const char *const NAMES[] = {"Q", "K", "V", "O", "dO", "dQ", "dK", "dV"};
   const int count = step.backward != NULL ? sizeof NAMES / sizeof *NAMES : TENSORS;
-  char *m[sizeof NAMES / sizeof *NAMES];
+  char *m[sizeof NAMES / sizeof *NAMES], why[300];
+  if (step.supports != NULL && !step.supports(&p, why, sizeof why)) p.head_dim = 256;
   for (int tensor = Q; tensor <= O; tensor++) {
     *strides_of(&p, tensor) = strides_with_gaps(&p, tensor, 0, 0, 0, NO_STRIDE);
   }

@@ -60,10 +60,10 @@ def source_of(step: str) -> Source:
     )
 
 
-def chapters() -> list[list[str]]:
-    """The forward steps by chapters; one of a single step is joined with the next."""
+def chapters(kind: str = "forward") -> list[list[str]]:
+    """The steps of a kind by chapters; one of a single step is joined with the next."""
     found: list[list[str]] = []
-    for step in step_names():
+    for step in step_names(kind):
         if source_of(step).opens_chapter and (not found or len(found[-1]) > 1):
             found.append([])
         found[-1].append(step)

@@ -137,6 +137,9 @@ static void add_term(double x, double rounded, const double *y, int dim, Sums *r
   }
 }
 
+/* What becomes 0 in fp32, in units of the 2^-21 that fp32_size is multiplied with. */
+#define FLUSHED 0x1p-105
+
 /* x in fp32, then in the dtype; x is P, or has it as a factor. ex2.approx.ftz makes a small P 0. */
 static double round_to(Dtype dtype, double x, double prob) {
   const float x32 = fmin(fabs(x), prob) < FLT_MIN ? 0 : (float)x;
@@ -161,11 +164,11 @@ static void add_block(const Job *job, Work *work, Row *row, int64_t own, int64_t
     Sums *sums = row->sums;
     add_term(ds, round_to(p->dtype, ds, prob), work->a[j], p->head_dim, sums);
     sums->spread += ds * work->a_length[j] * ds * work->a_length[j];
-    sums->fp32_size += (prob * size + of_score * fabs(ds)) * work->a_length[j];
+    sums->fp32_size += (prob * size + of_score * fabs(ds) + FLUSHED) * work->a_length[j];
     if (!job->of_keys) continue;
     add_term(prob, round_to(p->dtype, prob, prob), work->b[j], p->head_dim, sums + 1);
     sums[1].spread += prob * work->b_length[j] * prob * work->b_length[j];
-    sums[1].fp32_size += (1 + of_score) * prob * work->b_length[j];
+    sums[1].fp32_size += ((1 + of_score) * prob + FLUSHED) * work->b_length[j];
   }
 }
 

@@ -93,7 +93,7 @@ def test_the_lab_finds_nothing(step, tmp_path) -> None:
     problems, so that the overlap counts."""
     problems = ["-n 70 -k 45 -H 4 -G 2 -m causal", "-n 33 -k 130 -t bf16"]
     if step.facts["needs_compute_capability"] is not None:
-        problems += [f"-H 1 -n 256 -k 128 -d {head_dim}" for head_dim in (64, 128, 256)]
+        problems += [f"-H 1 -n 256 -k 128 -d {head_dim}" for head_dim in (64, 128, 256) if step.takes(head_dim)]
     cases, path = tmp_path / "cases", tmp_path / "records"
     cases.write_text("\n".join(problems) + "\n")
     said = step.run_right("--report", "-j", path, "--cases", cases).stdout
