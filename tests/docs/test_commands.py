@@ -21,7 +21,17 @@ BLOCK = re.compile(
 PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if BLOCK.search(path.read_text())]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+# Programs of chapter 0 are run by tests/e2e/foundations.
+FOUNDATION = re.compile(r"f\d\d\w?")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.stem, marks=pytest.mark.exhaustive if FOUNDATION.fullmatch(page.stem) else ())
+        for page in PAGES
+    ],
+)
 def test_commands_run(page: Path, tmp_path: Path) -> None:
     """The blocks of a page, one after the other, in a copy of the tree with its build."""
     for path in ROOT.iterdir():

@@ -84,12 +84,12 @@ def test_the_starting_file_fails_as_intended(name: str) -> None:
     assert words in "\n".join(f"{mark.what}: {mark.why}" for mark in marks if mark.why)
 
 
-# The others' solutions are the steps themselves, of which other tests know more.
+# The others' solutions are the steps themselves, of which other tests know more; of these, one in two.
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if classroom.file_of(name, ".solution.*") else pytest.mark.exhaustive)
-        for name in EXERCISES
+        pytest.param(name, marks=() if classroom.file_of(name, ".solution.*") and i % 2 else pytest.mark.exhaustive)
+        for i, name in enumerate(EXERCISES)
     ],
 )
 def test_the_solution_passes(name: str) -> None:
