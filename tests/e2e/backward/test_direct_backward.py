@@ -4,21 +4,20 @@ import subprocess
 
 import pytest
 
+from tests.lib.direct import HALVES, PROBLEMS
 from tests.lib.programs import RIGHT, STEP_DIR, Program
-
-PROBLEMS = 8  # in step_under_test.c: 2 lengths x 2 head dimensions x 2 types, with two masks
 
 
 def lines_of(step: Program, trial: str) -> list[str]:
-    """The line printed for each problem; no answer may be wrong."""
+    """The line printed for each problem of a trial, or of a half: "padded 0"; no answer may be wrong."""
     done = subprocess.run(
-        [STEP_DIR / "under_test" / step.name, trial], capture_output=True, text=True, timeout=300, check=False
+        [STEP_DIR / "under_test" / step.name, *trial.split()], capture_output=True, text=True, timeout=300, check=False
     )
     assert (done.returncode, done.stderr) == (RIGHT, ""), done.stdout + done.stderr
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("trial, count", [("padded", PROBLEMS), ("poisoned", PROBLEMS), ("wide", PROBLEMS // 4)])
+@pytest.mark.parametrize("trial, count", [*HALVES, ("wide", PROBLEMS // 4)])
 def test_same_bits_wherever_the_tensors_lie(step: Program, trial: str, count: int) -> None:
     """With D = 64 and 128, or D = 256 for a step that takes nothing else."""
     if step.takes(64) == (trial == "wide"):

@@ -6,32 +6,25 @@ from pathlib import Path
 
 import pytest
 
+from tests.lib.direct import HALVES, PROBLEMS
 from tests.lib.kinds import FACTS, FP8_STEPS, HOPPER_STEPS, PERSISTENT_STEPS, SCALAR_STEPS
 from tests.lib.programs import RIGHT, STEP_DIR, USAGE, Program
 from tests.lib.steps import step_names
 
-PROBLEMS = 8  # in step_under_test.c: 2 lengths x 2 head dimensions x 2 types, with two masks
-
 
 def lines_of(step: Program, trial: str) -> list[str]:
-    """The line printed for each problem; no answer may be wrong."""
+    """The line printed for each problem of a trial, or of a half: "padded 0"; no answer may be wrong."""
     if trial != "wide" and not step.takes(64):
         pytest.skip("the head dimensions of these problems are none of its own")
     done = subprocess.run(
-        [STEP_DIR / "under_test" / step.name, trial], capture_output=True, text=True, timeout=300, check=False
+        [STEP_DIR / "under_test" / step.name, *trial.split()], capture_output=True, text=True, timeout=300, check=False
     )
     assert (done.returncode, done.stderr) == (RIGHT, ""), done.stdout + done.stderr
     return done.stdout.splitlines()
 
 
 @pytest.mark.parametrize(
-    "trial, count",
-    [
-        ("padded", PROBLEMS),
-        ("poisoned", PROBLEMS),
-        ("guarded", PROBLEMS),
-        pytest.param("wide", PROBLEMS // 4, marks=pytest.mark.exhaustive),
-    ],
+    "trial, count", [*HALVES, ("guarded", PROBLEMS), pytest.param("wide", PROBLEMS // 4, marks=pytest.mark.exhaustive)]
 )  # padded, with D = 256
 def test_same_bits_wherever_the_tensors_lie(step: Program, trial: str, count: int) -> None:
     if trial == "wide" and not step.takes(256):
