@@ -14,7 +14,7 @@ from textwrap import dedent
 
 from docutils import nodes
 from pygments.lexers.c_like import CudaLexer
-from pygments.token import Name, Punctuation, Text, Whitespace
+from pygments.token import Name, Operator, Punctuation, Text, Whitespace
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.domains.cpp import CPPDomain
@@ -95,9 +95,9 @@ class Cuda(CudaLexer):
     functions = CudaLexer.functions | {"__syncwarp", "__shfl_sync", "__shfl_xor_sync", "__shfl_up_sync"}
 
     def get_tokens_unprocessed(self, text, **stack):
-        """Without tokens that have the colour of plain text: their tags would be a sixth of the site."""
+        """Names, operators and punctuation are plain text: their tags would be a fifth of the site."""
         for index, token, value in super().get_tokens_unprocessed(text, **stack):
-            yield index, Text if token in (Name, Punctuation, Whitespace) else token, value
+            yield index, Text if token in (Name, Operator, Punctuation, Whitespace) else token, value
 
 
 class Headers(CPPDomain):

@@ -33,8 +33,8 @@ $(SITE)/index.html: $(SITE_SOURCES) | explorers
 	$(Q)doxygen docs/Doxyfile
 	$(Q)$(PYTHON) -m sphinx -q -W --keep-going -j auto -c docs -d build/docs/doctrees $(PAGES) $(SITE)
 	$(Q)cp docs/classroom.ipynb docs/grade.yml $(SITE) && cp -r $(EXPLORERS) $(SITE)/explorers
-	$(Q)for part in MathJax.js extensions jax/input jax/element jax/output/SVG/config.js \
-	    jax/output/SVG/jax.js jax/output/SVG/autoload jax/output/SVG/fonts/TeX; do \
+	$(Q)for part in MathJax.js extensions jax/input/TeX jax/element $(addprefix jax/output/SVG/,config.js jax.js autoload) \
+	    $(addprefix jax/output/SVG/fonts/TeX/,fontdata.js fontdata-extra.js Main Math AMS Size1 Size2 Size3 Size4); do \
 	  mkdir -p $(SITE)/mathjax/$$(dirname $$part) && \
 	  cp -r $(MATHJAX)/$$part $(SITE)/mathjax/$$(dirname $$part) || exit 1; done
 	@$(MAKE) --no-print-directory slides

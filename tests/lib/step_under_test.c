@@ -508,7 +508,7 @@ static void for_each_problem(void (*try)(Problem), int half) {
     p.q_len = LENGTHS[i & 1][0];
     p.kv_len = LENGTHS[i & 1][1];
     p.head_dim = HEAD_DIMS[i >> 1 & 1];
-    if (step.supports == NULL && p.head_dim == 128) p.head_dim = 24; /* one that takes any is slow */
+    if (step.supports == NULL && p.head_dim == 128) p.head_dim = 24; /* it takes any, but is slow */
     p.o_dtype = i & 4 ? DTYPE_BF16 : DTYPE_FP16;
     p.dtype = step.fp8 ? DTYPE_E4M3 : p.o_dtype;
     p.mask = (i ^ i >> 1 ^ i >> 2) & 1 ? MASK_CAUSAL : MASK_FULL;
