@@ -132,6 +132,35 @@ __device__ __forceinline__ void tma_store(const CUtensorMap &map, const void *sh
 #endif
 }
 
+/** cp.async.bulk (9.7.9.25): the same as tma_load() for a range of memory, without a tensor
+ * map. Addresses and `bytes` are multiples of 16. */
+__device__ __forceinline__ void bulk_load(void *shared, const void *global, int bytes,
+                                          uint64_t *barrier) {
+#ifdef __CUDACC__
+  HOPPER_ASM(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared_address(shared)),
+      "l"(__cvta_generic_to_global(global)), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+#else
+  simt_bulk_load(shared, global, (unsigned)bytes, barrier);
+#endif
+}
+
+/** cp.reduce.async.bulk (9.7.9.25): TMA reads floats from shared memory and adds them to those
+ * in global memory, each as a whole, in an order that may differ from run to run. It belongs to a
+ * group, as stores do; addresses and `bytes` are multiples of 16. */
+__device__ __forceinline__ void bulk_reduce_add(float *global, const float *shared, int bytes) {
+#ifdef __CUDACC__
+  HOPPER_ASM("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
+                 __cvta_generic_to_global(global)),
+             "r"(shared_address(shared)), "r"(bytes)
+             : "memory");
+#else
+  simt_bulk_reduce_add(global, shared, (unsigned)bytes);
+#endif
+}
+
 /** cp.async.bulk.commit_group (9.7.9.25.4.2): the stores since the last one become a group. */
 __device__ __forceinline__ void tma_store_commit() {
 #ifdef __CUDACC__

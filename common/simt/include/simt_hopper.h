@@ -43,6 +43,13 @@ void simt_tensor_load(void *shared, const CUtensorMap *map, void *barrier, const
 /** Copies a box from shared memory; elements outside of the tensor are left out. */
 void simt_tensor_store(const CUtensorMap *map, const void *shared, const int *coordinates);
 
+/** Copies so many bytes, a multiple of 16, to shared memory; both sides are multiples of 16. */
+void simt_bulk_load(void *shared, const void *global, unsigned bytes, void *barrier);
+
+/** Adds the floats in so many bytes of shared memory to those in global memory. It belongs to a
+ * group, as stores do. */
+void simt_bulk_reduce_add(void *global, const void *shared, unsigned bytes);
+
 /** The stores of this thread since the last call become a group. */
 void simt_bulk_commit(void);
 

@@ -21,11 +21,15 @@ static void use_tensor(LabWorker *lab, const TensorCopy *copy, uint32_t pc) {
     for (size_t at = 0; at < bytes; at += COPY_BYTES) {
       const size_t left = bytes - at;
       lab_check_global(lab, address + at, left < COPY_BYTES ? (unsigned)left : COPY_BYTES,
-                       load ? TENSOR_READS : WRITES, pc);
+                       load         ? TENSOR_READS
+                       : copy->adds ? ADDS_FLOATS
+                                    : WRITES,
+                       pc);
     }
   }
-  if (!(lab->checks & LAB_TRAFFIC)) return;
   LabCounts *counts = lab_counts(&lab->sites, pc);
+  if (copy->adds) counts->atomics += copy->bytes / sizeof(float);
+  if (!(lab->checks & LAB_TRAFFIC) || copy->adds) return;
   if (load) counts->box_sectors += copy->bytes / SECTOR_BYTES;
   own.most_sectors = (uint32_t)own.sectors;
   lab_add_traffic(load ? &counts->tensor_load : &counts->tensor_store, &own);

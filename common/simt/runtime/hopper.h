@@ -57,6 +57,7 @@ typedef struct TensorCopy {
   uintptr_t shared;
   unsigned bytes; /* of the whole box */
   int barrier;    /* of a load */
+  bool adds;      /* a store that adds floats to what is there */
   int thread;
   unsigned group; /* of a store: the number of groups that the thread committed before */
   const void *call_site;

@@ -1,9 +1,13 @@
 /*
  * Tensor maps and the copies that use them (PTX ISA 8.7, 5.5 and 9.7.9.27.1), without im2col,
- * interleave, multicast and reductions. A load lands when no thread of the block can run; until
- * then its target holds NaN. A store reads shared memory when its thread waits for it.
+ * interleave and multicast. A load lands when no thread of the block can run; until then its target
+ * holds NaN. A store reads shared memory when its thread waits for it.
+ *
+ * A bulk copy without a map (9.7.9.25) is a box of a tensor that has as many bytes, and a bulk
+ * reduction is a store that adds.
  */
 #include <cudaTypedefs.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <tensor_map_limits.h>
 
@@ -13,7 +17,9 @@ enum {
   CHUNK = 16, /* bytes that swizzling moves */
   IS_MAP = 0xa7,
   MOST_BOX_ELEMENTS = 256,
-  TARGET_ALIGNMENT = 128
+  MOST_ROW_BYTES = MOST_BOX_ELEMENTS * 8,
+  TARGET_ALIGNMENT = 128,
+  BULK_ALIGNMENT = 16
 };
 
 /* --- Tensor maps ------------------------------------------------------------------------------ */
@@ -145,6 +151,18 @@ bool simt_box_row(const TensorCopy *copy, unsigned row, uintptr_t *address, size
   return true;
 }
 
+/** Adds a row of floats to those in device memory, each as a whole. */
+static void add_row(uintptr_t address, const unsigned char *row, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += sizeof(uint32_t)) {
+    _Atomic uint32_t *target = (_Atomic uint32_t *)(address + at);
+    uint32_t old = atomic_load(target), operand;
+    memcpy(&operand, row + at, sizeof operand);
+    while (!atomic_compare_exchange_weak(target, &old,
+                                         simt_apply_32(SIMT_ATOMIC_ADD_FLOAT, old, operand))) {
+    }
+  }
+}
+
 /** Copies the box between the tensor and shared memory. */
 static void copy_box(const TensorCopy *copy) {
   const TensorMap *map = &copy->map;
@@ -152,7 +170,7 @@ static void copy_box(const TensorCopy *copy) {
   const bool load = copy->barrier >= 0;
   int64_t begin, end;
   inner_range(copy, &begin, &end);
-  unsigned char row_buffer[MOST_BOX_ELEMENTS * 8];
+  unsigned char row_buffer[MOST_ROW_BYTES];
   unsigned char *inside = row_buffer + begin * map->element_bytes;
   uintptr_t address;
   size_t bytes;
@@ -170,7 +188,12 @@ static void copy_box(const TensorCopy *copy) {
         memcpy(row_buffer + j, chunk, CHUNK);
       }
     }
-    if (!load && bytes > 0) memcpy((void *)address, inside, bytes);
+    if (load || bytes == 0) continue;
+    if (copy->adds) {
+      add_row(address, inside, bytes);
+    } else {
+      memcpy((void *)address, inside, bytes);
+    }
   }
 }
 
@@ -189,6 +212,20 @@ static void touch_box(Worker *worker, const TensorCopy *copy) {
   worker->access_call_site = NULL;
 }
 
+/** Ends the block unless the copy's part of shared memory is aligned and in bounds. */
+static void check_shared(const Worker *worker, const TensorCopy *copy, unsigned alignment) {
+  const char *shared = (const char *)copy->shared;
+  simt_require_aligned(shared, alignment, "shared memory of a tensor copy", copy->call_site);
+  const uintptr_t at = copy->shared - (uintptr_t)smem;
+  const size_t size = worker->launch->dynamic_shared_bytes;
+  if (at > size || copy->bytes > size - at) {
+    simt_complain(
+        copy->call_site,
+        "a tensor copy of %u bytes at shared + %td, of %zu bytes of dynamic shared memory",
+        copy->bytes, shared - (const char *)smem, size);
+  }
+}
+
 /** What a copy instruction says, checked. */
 static TensorCopy make_copy(Worker *worker, const CUtensorMap *map, const void *shared,
                             const int *coordinates, const void *call_site) {
@@ -198,15 +235,32 @@ static TensorCopy make_copy(Worker *worker, const CUtensorMap *map, const void *
   if (copy.map.is_map != IS_MAP) simt_complain(call_site, "a tensor copy without a tensor map");
   memcpy(copy.coordinates, coordinates, copy.map.rank * sizeof *coordinates);
   copy.bytes = row_count(&copy.map) * copy.map.box[0] * copy.map.element_bytes;
-  simt_require_aligned(shared, TARGET_ALIGNMENT, "shared memory of a tensor copy", call_site);
-  const uintptr_t at = copy.shared - (uintptr_t)smem;
-  const size_t size = worker->launch->dynamic_shared_bytes;
-  if (at > size || copy.bytes > size - at) {
-    simt_complain(
-        call_site,
-        "a tensor copy of %u bytes at shared + %td, of %zu bytes of dynamic shared memory",
-        copy.bytes, (const char *)shared - (const char *)smem, size);
+  check_shared(worker, &copy, TARGET_ALIGNMENT);
+  return copy;
+}
+
+/** The same of a bulk copy, in rows as long as they can be. */
+static TensorCopy make_bulk_copy(Worker *worker, const void *global, const void *shared,
+                                 unsigned bytes, const void *call_site) {
+  if (bytes == 0 || bytes % BULK_ALIGNMENT != 0) {
+    simt_complain(call_site, "a bulk copy of %u bytes: must be a multiple of 16", bytes);
   }
+  simt_require_aligned(global, BULK_ALIGNMENT, "global memory of a bulk copy", call_site);
+  unsigned row_bytes = MOST_ROW_BYTES;
+  while (bytes % row_bytes != 0) row_bytes /= 2;
+  const unsigned elements = row_bytes / sizeof(float), rows = bytes / row_bytes;
+  const TensorCopy copy = {.map = {.address = (uintptr_t)global,
+                                   .sizes = {elements, rows},
+                                   .strides = {sizeof(float), row_bytes},
+                                   .box = {(uint16_t)elements, (uint16_t)rows},
+                                   .rank = 2,
+                                   .element_bytes = sizeof(float),
+                                   .is_map = IS_MAP},
+                           .shared = (uintptr_t)shared,
+                           .bytes = bytes,
+                           .thread = worker->running,
+                           .call_site = call_site};
+  check_shared(worker, &copy, BULK_ALIGNMENT);
   return copy;
 }
 
@@ -223,19 +277,26 @@ static TensorCopy take(TensorCopies *copies, int i) {
 
 /* --- Loads ------------------------------------------------------------------------------------ */
 
-void simt_tensor_load(void *shared, const CUtensorMap *map, void *barrier, const int *coordinates) {
-  Worker *worker = simt_worker;
-  const void *call_site = __builtin_return_address(0);
-  TensorCopy copy = make_copy(worker, map, shared, coordinates, call_site);
-  copy.barrier = simt_find_mbarrier(worker, barrier, call_site);
+static void issue_load(Worker *worker, TensorCopy copy, void *barrier) {
+  copy.barrier = simt_find_mbarrier(worker, barrier, copy.call_site);
   if (!simt_hopper(worker)->mbarriers[copy.barrier].fenced) {
-    simt_complain(call_site, "a tensor copy for an mbarrier without fence.mbarrier_init");
+    simt_complain(copy.call_site, "a tensor copy for an mbarrier without fence.mbarrier_init");
   }
   touch_box(worker, &copy);
   if (simt_observer != NULL) simt_observer->tensor_copy_issued(&copy);
-  memset(shared, 0xff, copy.bytes);
+  memset((void *)copy.shared, 0xff, copy.bytes);
   append(&simt_hopper(worker)->loads, &copy);
   worker->counters.tensor_copies++;
+}
+
+void simt_tensor_load(void *shared, const CUtensorMap *map, void *barrier, const int *coordinates) {
+  const void *call_site = __builtin_return_address(0);
+  issue_load(simt_worker, make_copy(simt_worker, map, shared, coordinates, call_site), barrier);
+}
+
+void simt_bulk_load(void *shared, const void *global, unsigned bytes, void *barrier) {
+  const void *call_site = __builtin_return_address(0);
+  issue_load(simt_worker, make_bulk_copy(simt_worker, global, shared, bytes, call_site), barrier);
 }
 
 bool simt_land_tensor_load(Worker *worker) {
@@ -262,16 +323,25 @@ void simt_refuse_end_of_loads(Worker *worker) {
 
 /* --- Stores ----------------------------------------------------------------------------------- */
 
-void simt_tensor_store(const CUtensorMap *map, const void *shared, const int *coordinates) {
-  Worker *worker = simt_worker;
+static void issue_store(Worker *worker, TensorCopy copy, bool adds) {
   Hopper *hopper = simt_hopper(worker);
-  TensorCopy copy = make_copy(worker, map, shared, coordinates, __builtin_return_address(0));
   copy.barrier = -1;
+  copy.adds = adds;
   copy.group = hopper->store_groups[worker->running];
   touch_box(worker, &copy);
   if (simt_observer != NULL) simt_observer->tensor_copy_issued(&copy);
   append(&hopper->stores, &copy);
   worker->counters.tensor_copies++;
+}
+
+void simt_tensor_store(const CUtensorMap *map, const void *shared, const int *coordinates) {
+  const void *call_site = __builtin_return_address(0);
+  issue_store(simt_worker, make_copy(simt_worker, map, shared, coordinates, call_site), false);
+}
+
+void simt_bulk_reduce_add(void *global, const void *shared, unsigned bytes) {
+  const void *call_site = __builtin_return_address(0);
+  issue_store(simt_worker, make_bulk_copy(simt_worker, global, shared, bytes, call_site), true);
 }
 
 void simt_bulk_commit(void) {

@@ -190,6 +190,37 @@ TEST(a_store_reads_until_its_wait) {
                  "1 time, first: block 0 thread 0, the other thread 0, dynamic shared memory + 20");
 }
 
+/** Adds 64 floats of shared memory to those in global memory. */
+template <Fault FAULT>
+__global__ void add_floats(float *sums) {
+  ((float *)smem)[threadIdx.x] = 1;  // FILL
+  if (FAULT != NO_PROXY_FENCE) fence_proxy_async();
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  bulk_reduce_add(sums, (float *)smem, 256);
+  tma_store_commit();
+  if (FAULT == OVERWRITES) ((int *)smem)[5] = 1;
+  tma_store_wait<0>();
+}
+enum { ADD = __LINE__ - 5, ADD_FILL = ADD - 4, ADD_OVERWRITES = ADD + 2 };
+
+TEST(a_bulk_reduction_is_a_store_that_adds) {
+  float *sums = named_zeros<float>("sums", 64);
+  add_floats<NO_FAULT><<<1, 64, SHARED>>>(sums);
+  assert_finds_nothing();
+  add_floats<NO_PROXY_FENCE><<<1, 64, SHARED>>>(sums);
+  expect_finding(LAB_NO_PROXY_FENCE, ADD, ADD_FILL,
+                 "64 times, first: block 0 thread 0, the other thread 0, dynamic shared memory");
+  add_floats<OVERWRITES><<<1, 64, SHARED>>>(sums);
+  expect_finding(LAB_ASYNC_OVER_READ, ADD_OVERWRITES, ADD,
+                 "1 time, first: block 0 thread 0, the other thread 0, dynamic shared memory + 20");
+  add_floats<NO_FAULT><<<2, 64, SHARED>>>(sums);
+  const TakenResults results;
+  assert_int_equal(results.kernels[0].counts.atomics, 128);
+  assert_finds({LAB_SUM_UNORDERED, ADD, ADD, "add_floats<",
+                "256 bytes, first: block 0, the other block 1, sums + 0 (256 bytes)"});
+}
+
 /* --- wgmma ---------------------------------------------------------------------------------- */
 
 /** Of 8 rows or more, each of 16 elements, without swizzle. */

@@ -1,5 +1,6 @@
 /** @file Tests of mbarriers, tensor copies, named barriers and setmaxnreg on the CPU backend. */
 #include <climits>
+#include <cmath>
 
 #include "../tests/unit/simt/hopper_testing.h"
 
@@ -208,6 +209,38 @@ TEST(a_wait_covers_the_groups_of_stores_committed_before_it) {
   assert_true(out == std::vector<unsigned>({1, 0, 1, 0, 1, 2}));
 }
 
+/** Loads floats, and adds them to others; before and after each wait, reads what has arrived. */
+__global__ void add_in_bulk(const float *in, volatile float *sums, float *out) {
+  uint64_t *full = (uint64_t *)(smem + BARRIERS);
+  const float *loaded = (const float *)smem;
+  mbarrier_init(full, 1);
+  fence_mbarrier_init();
+  mbarrier_arrive_expect(full, 2064);
+  bulk_load(smem, in, 2064, full);
+  out[0] = loaded[0];
+  mbarrier_wait(full, 0);
+  out[1] = loaded[0], out[2] = loaded[515];
+  bulk_reduce_add((float *)sums, loaded + 4, 2048);
+  tma_store_commit();
+  out[3] = sums[511];
+  tma_store_wait<0>();
+  out[4] = sums[511], out[5] = sums[512];
+}
+
+TEST(bulk_copies_and_reductions_complete_at_their_waits) {
+  std::vector<float> numbers(516);
+  for (int i = 0; i < 516; i++) numbers[i] = (float)i + 1;
+  float *in = device_zeros<float>(516), *sums = device_zeros<float>(516);
+  for (float *to : {in, sums}) {
+    cudaMemcpy(to, numbers.data(), 516 * sizeof(float), cudaMemcpyHostToDevice);
+  }
+  const auto out =
+      results<float>(6, [&](float *to) { add_in_bulk<<<1, 1, SHARED>>>(in, sums, to); });
+  assert_true(std::isnan(out[0]));
+  assert_true(std::vector<float>(out.begin() + 1, out.end()) ==
+              std::vector<float>({1, 516, 512, 512 + 516, 513}));
+}
+
 /** Encodes a right request after `change`. */
 static CUresult encode_changed(void (*change)(MapRequest *)) {
   static CUtensorMap map;
@@ -302,8 +335,9 @@ __global__ void misuse(const __grid_constant__ CUtensorMap map,
   if (mistake == 19) mbarrier_init(barrier, 1);
   for (int i = 0; mistake == 20 && i < 3; i++) mbarrier_arrive(barrier);
   if (mistake == 21) named_barrier_arrive<64>(1);
+  if (mistake == 22) bulk_load(smem, barrier, 24, barrier);
 }
-enum { MISUSE_LINE = __LINE__ - 23 };
+enum { MISUSE_LINE = __LINE__ - 24 };
 
 TEST(mistakes_are_reported_where_they_are_made) {
   static const struct {
@@ -333,6 +367,7 @@ TEST(mistakes_are_reported_where_they_are_made) {
       {"an mbarrier is initialised again"},
       {"two phases of the mbarrier at shared + 4096 have ended without a wait"},
       {"the block ends after 1 of 64 arrivals at barrier 1"},
+      {"a bulk copy of 24 bytes: must be a multiple of 16"},
   };
   int line = MISUSE_LINE;
   for (const auto &m : mistakes) {
