@@ -82,11 +82,11 @@ typedef struct Bounds {
 typedef struct Kernel {
   Token name;
   const char *body;
-  Bounds bounds;
+  Bounds bounds, cluster; /* cluster: of __cluster_dims__ */
   bool is_template;
 } Kernel;
 
-/** p is the text after `__launch_bounds__`. */
+/** p is the text after `__launch_bounds__` or `__cluster_dims__`. */
 static Bounds find_bounds(const char *p) {
   Bounds bounds = {NULL, NULL};
   int depth = 0;
@@ -100,8 +100,13 @@ static Bounds find_bounds(const char *p) {
 }
 
 static bool is_attribute(Token token) {
-  static const char *const NAMES[] = {"__launch_bounds__", "__attribute__", "__align__",
-                                      "alignas",           "decltype",      NULL};
+  static const char *const NAMES[] = {"__launch_bounds__",
+                                      "__cluster_dims__",
+                                      "__attribute__",
+                                      "__align__",
+                                      "alignas",
+                                      "decltype",
+                                      NULL};
   return is_any(token, NAMES);
 }
 
@@ -112,6 +117,7 @@ static Kernel find_kernel(const char *p, Bounds bounds) {
   int depth = 0;
   for (Token token = next_word(p); token.kind != END; token = next_word(token.end)) {
     if (depth == 0 && is_name(token, "__launch_bounds__")) kernel.bounds = find_bounds(token.end);
+    if (depth == 0 && is_name(token, "__cluster_dims__")) kernel.cluster = find_bounds(token.end);
     if (depth == 0 && *token.begin == ';') break;
     if (depth == 0 && *token.begin == '{') {
       kernel.body = token.begin;
@@ -153,8 +159,8 @@ static bool holds_instructions(const char *p) {
 }
 
 /** Line breaks are omitted, so that lines keep their numbers. */
-static void write_bounds(Bounds bounds) {
-  fputs(" SIMT_KERNEL(", stdout);
+static void write_bounds(const char *macro, Bounds bounds) {
+  printf(" %s(", macro);
   for (const char *p = bounds.begin; p < bounds.end;) {
     const Token token = next_token(p);
     if (token.kind == BLANK) {
@@ -294,7 +300,10 @@ static bool rewrite(Place *p) {
     } else {
       fwrite(token.begin, 1, (size_t)(token.end - token.begin), stdout);
     }
-    if (token.begin == p->kernel.body) write_bounds(p->kernel.bounds);
+    if (token.begin == p->kernel.body) {
+      write_bounds("SIMT_KERNEL", p->kernel.bounds);
+      if (p->kernel.cluster.begin != NULL) write_bounds("SIMT_CLUSTER", p->kernel.cluster);
+    }
     note_token(p, token);
   }
   return true;

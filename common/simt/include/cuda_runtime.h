@@ -23,6 +23,7 @@
 #define __forceinline__ SIMT_INLINE
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __grid_constant__
 #define __managed__
 
@@ -45,6 +46,10 @@
 #define SIMT_KERNEL(...) \
   static constexpr int simt_launch_bound __attribute__((used)) = simt::most_threads(__VA_ARGS__);
 
+/** The same for __cluster_dims__. */
+#define SIMT_CLUSTER(...) \
+  static constexpr int simt_cluster_dims __attribute__((used)) = simt::packed_dims(__VA_ARGS__);
+
 /**
  * An OS thread runs one block at a time, so its thread-local variables belong to the block. In the
  * checking build there are gaps between static arrays (48 KiB at most) to detect bad accesses.
@@ -64,8 +69,6 @@ void *memset(void *, int, size_t) noexcept __asm__("__tsan_memset");
 
 #define threadIdx (simt_self()->index)
 #define blockIdx (simt_self()->block->index)
-#define blockDim (simt_self()->block->dim)
-#define gridDim (simt_self()->block->grid)
 
 constexpr int warpSize = 32;
 
@@ -80,11 +83,17 @@ constexpr int most_threads(int threads = 0, int blocks = 0, int cluster = 0) {
   return threads;
 }
 
+/** The dimensions of a cluster, in a byte each. */
+constexpr int packed_dims(int x, int y = 1, int z = 1) {
+  return x | y << 8 | z << 16;
+}
+
 template <typename... Arguments>
 struct Call {
   dim3 grid, block;
   size_t dynamic_shared_bytes;
   cudaStream_t stream;
+  const dim3 *cluster; /**< NULL: as the kernel was declared */
   std::tuple<Arguments...> arguments;
 };
 
@@ -92,10 +101,12 @@ struct Configuration {
   dim3 grid, block;
   size_t dynamic_shared_bytes;
   cudaStream_t stream;
+  const dim3 *cluster = nullptr;
 
   template <typename... Arguments>
   Call<Arguments &&...> operator()(Arguments &&...arguments) const {
-    return {grid, block, dynamic_shared_bytes, stream, {static_cast<Arguments &&>(arguments)...}};
+    return {grid,   block,   dynamic_shared_bytes,
+            stream, cluster, {static_cast<Arguments &&>(arguments)...}};
   }
 };
 
@@ -124,11 +135,29 @@ SIMT_INLINE void operator*(void (*kernel)(Parameters...), Call<Arguments...> cal
     auto &its = *static_cast<Invocation<Parameters...> *>(argument);
     std::apply(its.kernel, its.parameters);
   };
-  simt_launch((const void *)kernel, call.grid, call.block, call.dynamic_shared_bytes, call.stream,
-              run_thread, &invocation, sizeof invocation);
+  simt_launch((const void *)kernel, call.grid, call.block, call.cluster, call.dynamic_shared_bytes,
+              call.stream, run_thread, &invocation, sizeof invocation);
 }
 
 }  // namespace simt
+
+/** Returns the last error. */
+template <typename... Parameters, typename... Arguments>
+SIMT_INLINE cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config,
+                                           void (*kernel)(Parameters...),
+                                           Arguments &&...arguments) {
+  simt::Configuration own{config->gridDim, config->blockDim, config->dynamicSmemBytes,
+                          config->stream};
+  dim3 cluster;
+  for (unsigned i = 0; i < config->numAttrs; i++) {
+    if (config->attrs[i].id != cudaLaunchAttributeClusterDimension) continue;
+    const auto &dim = config->attrs[i].val.clusterDim;
+    cluster = dim3(dim.x, dim.y, dim.z);
+    own.cluster = &cluster;
+  }
+  kernel *own(static_cast<Arguments &&>(arguments)...);
+  return cudaPeekAtLastError();
+}
 
 template <typename T>
 cudaError_t cudaMalloc(T **pointer, size_t size) {

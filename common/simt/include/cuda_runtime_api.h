@@ -45,6 +45,7 @@ typedef enum cudaError {
   cudaErrorMisalignedAddress = 716,
   cudaErrorLaunchFailure = 719,
   cudaErrorNotSupported = 801,
+  cudaErrorInvalidClusterSize = 912,
   cudaErrorStreamCaptureUnsupported = 900
 } cudaError_t;
 
@@ -197,6 +198,34 @@ typedef struct cudaFuncAttributes {
   int numRegs;
   int maxDynamicSharedSizeBytes;
 } cudaFuncAttributes;
+
+/** In kernels the shapes of the running launch; they name members of cudaLaunchConfig_t, too. */
+#define gridDim simt_grid_dim
+#define blockDim simt_block_dim
+extern dim3 gridDim, blockDim;
+
+/** Other attributes are ignored. */
+typedef enum cudaLaunchAttributeID {
+  cudaLaunchAttributeIgnore = 0,
+  cudaLaunchAttributeClusterDimension = 4
+} cudaLaunchAttributeID;
+
+typedef struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  union {
+    struct {
+      unsigned x, y, z;
+    } clusterDim;
+  } val;
+} cudaLaunchAttribute;
+
+typedef struct cudaLaunchConfig_st {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes;
+  cudaStream_t stream;
+  cudaLaunchAttribute *attrs;
+  unsigned numAttrs;
+} cudaLaunchConfig_t;
 
 typedef enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize = 8

@@ -4,10 +4,11 @@
  * programs and tests may call.
  *
  * CUDA threads are fibers; thread blocks are spread over OS threads, one block at a time on each.
- * A fiber runs until it waits: at a barrier or at a warp instruction. A warp instruction is
- * executed once for the whole warp, when the last lane that it waits for arrives. Atomics and
- * fences let other threads run first, so a lock or a flag within a block works. A thread that spins
- * on memory without either, or on another block, may spin forever.
+ * The blocks of a cluster have an OS thread each, of which one runs at a time. A fiber runs until
+ * it waits: at a barrier or at a warp instruction. A warp instruction is executed once for the
+ * whole warp, when the last lane that it waits for arrives. Atomics and fences let other threads
+ * run first, so a lock or a flag within a block works. A thread that spins on memory without
+ * either, or on another block, may spin forever.
  *
  * Five environment variables, read at first use; a wrong value ends the program with exit code 2:
  *
@@ -300,10 +301,11 @@ __attribute__((noreturn)) void simt_assert_fail(const char *expression, const ch
 
 /* --- Launches ------------------------------------------------------------------------------- */
 
-/** Runs `entry(arguments)` once for each thread of the grid; `kernel` identifies the kernel. */
-void simt_launch(const void *kernel, dim3 grid, dim3 block, size_t dynamic_shared_bytes,
-                 cudaStream_t stream, void (*entry)(void *arguments), void *arguments,
-                 size_t arguments_bytes);
+/** Runs `entry(arguments)` once for each thread of the grid; `kernel` identifies the kernel.
+ * `cluster`: the shape of its clusters in blocks, or NULL. */
+void simt_launch(const void *kernel, dim3 grid, dim3 block, const dim3 *cluster,
+                 size_t dynamic_shared_bytes, cudaStream_t stream, void (*entry)(void *arguments),
+                 void *arguments, size_t arguments_bytes);
 
 #ifdef __cplusplus
 }

@@ -6,7 +6,9 @@
 
 /** Parameters, blockIdx, blockDim and gridDim. */
 static bool is_parameter(const LabWorker *lab, uintptr_t address) {
-  return address - (uintptr_t)&lab->worker->block < sizeof lab->worker->block ||
+  return address - (uintptr_t)&gridDim < sizeof gridDim ||
+         address - (uintptr_t)&blockDim < sizeof blockDim ||
+         address - (uintptr_t)&lab->worker->block < sizeof lab->worker->block ||
          address - (uintptr_t)lab->launch->arguments < lab->launch->arguments_bytes;
 }
 
@@ -68,8 +70,21 @@ static void leave_shared(LabWorker *lab, uintptr_t address, unsigned size, Use u
   if (!harmless && use >= WRITES) end_launch(lab, address, pc);
 }
 
+/** An access to shared memory of another block. */
+static void check_remote(LabWorker *lab, LabWorker *owner, uintptr_t address, unsigned size,
+                         Use use, uint32_t pc) {
+  if (has_shared(owner, address, size)) {
+    lab_use_remote(lab, owner, address, size, use, pc);
+  } else if (lab->checks & LAB_BOUNDS) {
+    lab_report_here(lab, LAB_SHARED_OUTSIDE, pc, 0, 0, address);
+  }
+}
+
 void lab_check_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc) {
-  if (!has_shared(lab, address, size)) {
+  LabWorker *owner = lab_owner(lab, address);
+  if (owner != lab) {
+    check_remote(lab, owner, address, size, use, pc);
+  } else if (!has_shared(lab, address, size)) {
     leave_shared(lab, address, size, use, pc);
   } else if (lab->checks & (LAB_RACES | LAB_INIT)) {
     lab_use_shared(lab, address, size, use, pc);
@@ -93,7 +108,7 @@ void lab_check_global(LabWorker *lab, uintptr_t address, unsigned size, Use use,
 }
 
 void lab_check_atomic(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc) {
-  if (address - lab->shared < lab->shared_bytes) {
+  if (address - lab->shared < lab->shared_bytes || lab_owner(lab, address) != lab) {
     lab_check_shared(lab, address, size, use, pc);
   } else if (is_global(lab, address)) {
     lab_check_global(lab, address, size, use, pc);
@@ -104,20 +119,23 @@ void lab_check_atomic(LabWorker *lab, uintptr_t address, unsigned size, Use use,
 
 void lab_access(LabWorker *lab, uintptr_t address, unsigned size, bool is_write, uint32_t pc) {
   const Use use = is_write ? WRITES : READS;
-  const bool shared = address - lab->shared < lab->shared_bytes;
+  const bool own = address - lab->shared < lab->shared_bytes;
+  const bool shared = own || lab_owner(lab, address) != lab;
   const bool device = !shared && is_global(lab, address);
   if (!shared && !device) {
     use_host(lab, address, use, pc);
     return;
   }
-  if (shared && lab_is_of_compiler(lab, address, size)) return;
+  if (own && lab_is_of_compiler(lab, address, size)) return;
   if (address % size != 0 && lab->checks & LAB_ALIGNMENT) {
     lab_report_here(lab, LAB_MISALIGNED, pc, 0, 0, address);
   }
   if (shared) {
     lab_check_shared(lab, address, size, use, pc);
     if (!(lab->checks & LAB_BANKS)) return;
-    lab_log(lab, is_write ? LAB_SHARED_STORE : LAB_SHARED_LOAD, address, size, pc, 0);
+    const LabAccessKind load = own ? LAB_SHARED_LOAD : LAB_REMOTE_LOAD;
+    const LabAccessKind store = own ? LAB_SHARED_STORE : LAB_REMOTE_STORE;
+    lab_log(lab, is_write ? store : load, address, size, pc, 0);
   } else {
     lab_check_global(lab, address, size, use, pc);
     if (!(lab->checks & LAB_TRAFFIC)) return;

@@ -58,7 +58,8 @@ static __attribute__((noinline)) void add_user(const Access *access, Cell *cell)
     }
     if (!is_alike(access, reader)) continue;
     /* What is ordered before this access need not be kept. */
-    const bool all = access->agent != BY_THREAD || reader->time < lab->synced[warp];
+    const bool peer = access->agent >= FIRST_PEER;
+    const bool all = !peer && (access->agent != BY_THREAD || reader->time < lab->synced[warp]);
     reader->lanes = all ? 0 : reader->lanes & ~bit;
     if (reader->lanes == 0) free_place = reader;
   }
@@ -67,14 +68,31 @@ static __attribute__((noinline)) void add_user(const Access *access, Cell *cell)
   *free_place =
       (Reader){access->pc, access->time, bit, access->agent, (uint8_t)warp, access->use, false};
   cell->has_atomics |= lab_is_atomic(access->use);
+  cell->has_peers |= access->agent >= FIRST_PEER;
+}
+
+/** At the first use in an epoch: a barrier of the block orders only what its own threads did. */
+static void begin_users(LabWorker *lab, Cell *cell) {
+  Reader *readers = (Reader *)lab_readers(cell);
+  const unsigned count = cell->has_peers && cell->read_epoch >= lab->first_epoch ? cell->count : 0;
+  cell->read_epoch = lab->epoch;
+  cell->count = 0;
+  cell->has_atomics = false;
+  for (unsigned i = 0; i < count; i++) {
+    if (readers[i].agent < FIRST_PEER) continue;
+    cell->has_atomics |= lab_is_atomic(readers[i].use);
+    readers[cell->count++] = readers[i];
+  }
+  cell->has_peers = cell->count > 0;
+  cell->reading_warps = cell->has_peers ? ~0u : 0;
+  cell->recent = 0;
 }
 
 static inline void note_user(const Access *access, Cell *cell) {
-  if (cell->read_epoch != access->lab->epoch) {
-    cell->read_epoch = access->lab->epoch;
-    cell->count = 0;
-    cell->reading_warps = 0;
-    cell->has_atomics = false;
+  const bool peer = access->agent >= FIRST_PEER;
+  if (cell->read_epoch != access->lab->epoch &&
+      (!peer || cell->read_epoch < access->lab->first_epoch)) {
+    begin_users(access->lab, cell);
   } else if (cell->count > 0) {
     Reader *recent = (Reader *)&lab_readers(cell)[cell->recent];
     if (is_same(access, recent)) {
@@ -94,22 +112,40 @@ static inline bool conflicts(const Access *access, const Reader *reader) {
   return access->use >= WRITES || reader->use > ATOMIC_LOADS;
 }
 
-/** The lanes of a reader that are not ordered before the access. */
-static inline uint32_t unordered_lanes(const Access *access, const Reader *reader) {
-  return lab_unordered(access->lab, access->thread, reader->agent, reader->warp, reader->lanes,
-                       reader->time);
+/** Is the access one by another block of the cluster, or of a copy that such a block has issued? */
+static inline bool is_remote(const Access *access) {
+  return access->by != access->lab;
+}
+
+/** Of lanes of the block, or of another one of its cluster, those whose accesses are not ordered
+ * before this one. `epoch`: in which these were made. */
+static uint32_t unordered_lanes(const Access *access, int agent, int warp, uint32_t lanes,
+                                uint32_t epoch, uint32_t time) {
+  if (agent >= FIRST_PEER) {
+    return lab_unordered_peer(access, (unsigned)(agent - FIRST_PEER), warp, lanes, time);
+  }
+  if (!is_remote(access)) {
+    if (epoch != access->lab->epoch && agent == BY_THREAD) return 0;
+    return lab_unordered(access->lab, access->thread, agent, warp, lanes, time);
+  }
+  const Talk *talk = access->by->talk[access->thread];
+  return lab_unknown(talk != NULL ? talk->peers : NULL, access->lab->worker->rank, agent, warp,
+                     lanes, epoch, time);
 }
 
 /** A reader or atomic that the access races with; NULL: none. */
 static const Reader *find_race(const Access *access, const Cell *cell, int *thread) {
-  if (cell->read_epoch != access->lab->epoch) return NULL;
+  if (cell->read_epoch != access->lab->epoch && !cell->has_peers && !is_remote(access)) return NULL;
+  if (cell->read_epoch < access->lab->first_epoch) return NULL;
   const Reader *readers = lab_readers(cell);
   for (unsigned i = 0; i < cell->count; i++) {
-    if (!conflicts(access, &readers[i])) continue;
-    const uint32_t lanes = unordered_lanes(access, &readers[i]);
+    const Reader *reader = &readers[i];
+    if (!conflicts(access, reader)) continue;
+    const uint32_t lanes = unordered_lanes(access, reader->agent, reader->warp, reader->lanes,
+                                           cell->read_epoch, reader->time);
     if (lanes == 0) continue;
-    *thread = readers[i].warp * WARP_SIZE + __builtin_ctz(lanes);
-    return &readers[i];
+    *thread = reader->warp * WARP_SIZE + __builtin_ctz(lanes);
+    return reader;
   }
   return NULL;
 }
@@ -121,7 +157,7 @@ static void report(const Access *access, LabKind kind, uint32_t other_pc, int ot
                                    [LAB_RACE_READ_WRITE] = LAB_GLOBAL_RACE_READ_WRITE,
                                    [LAB_RACE_WRITE_WRITE] = LAB_GLOBAL_RACE_WRITE_WRITE};
   if (access->global && kind <= LAB_RACE_WRITE_WRITE) kind = GLOBAL[kind];
-  lab_report_here(access->lab, kind, access->pc, other_pc, (uint64_t)other_thread, access->address);
+  lab_report_here(access->by, kind, access->pc, other_pc, (uint64_t)other_thread, access->address);
 }
 
 /** A thread has written what the running thread's cp.async reads: the report names the writer. */
@@ -140,6 +176,12 @@ static inline bool written_in_block(const Access *access, const Cell *cell) {
 /** Was the last write a plain one by another thread, or a tensor copy, that is not ordered before
  * this access? */
 static inline bool fresh_from_another(const Access *access, const Cell *cell) {
+  if (is_remote(access) || cell->agent >= FIRST_PEER) {
+    if (cell->state == UPDATED) return false;
+    return unordered_lanes(access, cell->agent, cell->writer / WARP_SIZE,
+                           1u << cell->writer % WARP_SIZE, cell->write_epoch,
+                           cell->write_time) != 0;
+  }
   if (cell->agent != BY_THREAD) return !lab_has_seen(access->lab, cell->agent, cell->write_time);
   return cell->write_epoch == access->lab->epoch && cell->state != UPDATED &&
          cell->writer != access->thread &&
@@ -149,13 +191,23 @@ static inline bool fresh_from_another(const Access *access, const Cell *cell) {
 
 /** Was it written by a plain store or cp.async, and not made visible to tensor copies and wgmma? */
 static inline bool lacks_proxy_fence(const Access *access, const Cell *cell) {
-  return access->use == READS_AS_PROXY && cell->state != UPDATED && cell->agent == BY_THREAD &&
-         lab_hopper(access->lab)->proxy_fences[cell->writer / WARP_SIZE] == cell->write_fences;
+  if (access->use != READS_AS_PROXY || cell->state == UPDATED) return false;
+  const int warp = cell->writer / WARP_SIZE;
+  if (cell->agent >= FIRST_PEER) {
+    Worker *writer = access->lab->worker->cluster->members[cell->agent - FIRST_PEER];
+    return lab_hopper(writer->lab)->cluster_fences[warp] == cell->write_fences;
+  }
+  return cell->agent == BY_THREAD &&
+         lab_hopper(access->lab)->proxy_fences[warp] == cell->write_fences;
+}
+
+static inline bool by_tensor_copy(const Cell *cell) {
+  return cell->agent != BY_THREAD && cell->agent < FIRST_PEER;
 }
 
 /** The finding for a use of shared memory that a copy is on its way to. */
 static LabKind not_waited(const Cell *cell) {
-  return cell->agent != BY_THREAD ? LAB_TENSOR_NOT_WAITED : LAB_COPY_NOT_WAITED;
+  return by_tensor_copy(cell) ? LAB_TENSOR_NOT_WAITED : LAB_COPY_NOT_WAITED;
 }
 
 /** Does the running block see another value than the one last written? Reports it. */
@@ -169,9 +221,9 @@ static void check_write_read(const Access *access, const Cell *cell) {
     report_source(access, cell);
   } else {
     report(access,
-           cell->agent != BY_THREAD ? LAB_TENSOR_NOT_WAITED
-           : cell->state == COPIED  ? LAB_COPY_NO_BARRIER
-                                    : LAB_RACE_WRITE_READ,
+           by_tensor_copy(cell)    ? LAB_TENSOR_NOT_WAITED
+           : cell->state == COPIED ? LAB_COPY_NO_BARRIER
+                                   : LAB_RACE_WRITE_READ,
            cell->write_pc, cell->writer);
   }
 }
@@ -196,7 +248,7 @@ static void check_write(const Access *access, const Cell *cell) {
     if (cell->state == COPY_UNDER_WAY) {
       report(access, not_waited(cell), cell->write_pc, cell->writer);
     } else if (fresh_from_another(access, cell)) {
-      const LabKind kind = cell->agent != BY_THREAD      ? LAB_TENSOR_NOT_WAITED
+      const LabKind kind = by_tensor_copy(cell)          ? LAB_TENSOR_NOT_WAITED
                            : access->use == ATOMIC_LOADS ? LAB_RACE_WRITE_READ
                                                          : LAB_RACE_WRITE_WRITE;
       report(access, kind, cell->write_pc, cell->writer);
@@ -223,8 +275,11 @@ static void note_time(const Access *access, Cell *cell) {
   cell->write_time = access->time;
   cell->agent = access->agent;
   cell->folded = false;
-  const LabHopper *hopper = access->lab->hopper;
-  cell->write_fences = hopper == NULL ? 0 : hopper->proxy_fences[access->thread / WARP_SIZE];
+  const LabHopper *hopper = access->by->hopper;
+  const int warp = access->thread / WARP_SIZE;
+  cell->write_fences = hopper == NULL      ? 0
+                       : is_remote(access) ? hopper->cluster_fences[warp]
+                                           : hopper->proxy_fences[warp];
 }
 
 static void note_write(const Access *access, Cell *cell) {
@@ -256,7 +311,7 @@ static void use_cell(const Access *access, Cell *cell) {
     check_write(access, cell);
     note_write(access, cell);
     cell->read_epoch = 0;
-    cell->has_atomics = false;
+    cell->has_atomics = cell->has_peers = false;
   }
 }
 
@@ -271,7 +326,7 @@ static void copy_cell(LabWorker *lab, Cell *target, const Cell *source) {
   target->count = 0;
   target->capacity = before.capacity;
   if (before.capacity != 0) target->readers = before.readers;
-  if (source->read_epoch != lab->epoch) return;
+  if (source->read_epoch != lab->epoch && !source->has_peers) return;
   for (unsigned i = 0; i < source->count; i++) *add_reader(lab, target) = lab_readers(source)[i];
 }
 

@@ -24,6 +24,7 @@ void lab_begin_hopper(LabWorker *lab) {
   LabHopper *hopper = lab->hopper;
   if (hopper == NULL) return;
   memset(hopper->proxy_fences, 0, sizeof hopper->proxy_fences);
+  memset(hopper->cluster_fences, 0, sizeof hopper->cluster_fences);
   for (int thread = 0; thread < MAX_THREADS; thread++) hopper->registers[thread].count = 0;
   for (int warp = 0; warp < MAX_WARPS; warp++) hopper->registers_written[warp] = true;
 }
@@ -81,7 +82,7 @@ static void begin_block(Clocks *clocks) {
   }
 }
 
-static Clocks *clocks_of(LabWorker *lab) {
+Clocks *lab_clocks(LabWorker *lab) {
   if (lab->clocks == NULL) {
     lab->clocks = simt_zeroed(1, sizeof *lab->clocks);
     const dim3 dim = lab->launch->block;
@@ -98,6 +99,7 @@ void lab_begin_clocks(LabWorker *lab) {
   Clocks *clocks = lab->clocks;
   if (clocks == NULL) return;
   for (int i = 0; i < MAX_MBARRIERS; i++) forget_meeting(clocks, &clocks->mbarriers[i]);
+  forget_meeting(clocks, &clocks->cluster);
   for (int i = 0; i < NAMED_BARRIERS; i++) {
     forget_meeting(clocks, &clocks->named[i]);
     set(clocks, &clocks->openings[i].arrived, NULL);
@@ -116,7 +118,7 @@ void lab_free_clocks(LabWorker *lab) {
 }
 
 void lab_see(LabWorker *lab, int warp, int agent, uint32_t time) {
-  Clocks *clocks = clocks_of(lab);
+  Clocks *clocks = lab_clocks(lab);
   Clock **lanes = &clocks->of_thread[warp * WARP_SIZE];
   Clock *from = NULL, *to = NULL;
   for (int lane = 0; lane < WARP_SIZE; lane++) {
@@ -143,6 +145,10 @@ unsigned lab_unordered(LabWorker *lab, int thread, int agent, int warp, unsigned
     }
   }
   if (lanes == 0 || lab->talk[thread] == NULL) return lanes;
+  /* What another block has seen of this one, and told the thread. */
+  lanes = lab_unknown(lab->talk[thread]->peers, lab->worker->rank, BY_THREAD, warp, lanes,
+                      lab->epoch, time);
+  if (lanes == 0) return 0;
   const Point point = {lab->block_tag, lab->epoch, time, lanes, BY_THREAD, (uint8_t)warp};
   return lab_unpublished(lab->talk[thread]->known, &point);
 }
@@ -204,7 +210,7 @@ void lab_meet_lanes(LabWorker *lab, int warp, unsigned lanes) {
     for (int lane = 0; lane < WARP_SIZE; lane++) times[lane] = latest + 1;
     lab->synced[warp] = latest + 1;
   } else {
-    Clocks *clocks = clocks_of(lab);
+    Clocks *clocks = lab_clocks(lab);
     const int lowest = first + __builtin_ctz(lanes);
     Clock *own = copy_of(clocks, clocks->of_thread[lowest]);
     for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
@@ -245,6 +251,7 @@ static void end_phase(Clocks *clocks, Meeting *meeting) {
   set(clocks, &meeting->from, NULL);
   set(clocks, &meeting->to, NULL);
   meeting->talk_ended = meeting->talk_arriving;
+  meeting->view_ended = meeting->view_arriving;
 }
 
 /** The thread has seen what arrived up to the last phase that has ended. */
@@ -264,22 +271,51 @@ static void pass(LabWorker *lab, Meeting *meeting, int thread) {
 /** The meeting at an mbarrier. A phase that has ended has seen the tensor copies that it waited
  * for. */
 static Meeting *meeting_at(LabWorker *lab, int barrier) {
-  Clocks *clocks = clocks_of(lab);
+  Clocks *clocks = lab_clocks(lab);
   Meeting *meeting = &clocks->mbarriers[barrier];
   const unsigned phase = lab->worker->hopper->mbarriers[barrier].phase;
   if (meeting->phase == phase) return meeting;
   meeting->phase = phase;
+  if (meeting->arriving == NULL) { /* all arrivals were those of other blocks */
+    Clock *nothing = new_clock(clocks);
+    memset(nothing->of, 0, clocks->width * sizeof *nothing->of);
+    set(clocks, &meeting->arriving, nothing);
+  }
   meeting->arriving->of[FIRST_MBARRIER + barrier] = phase;
   end_phase(clocks, meeting);
   return meeting;
 }
 
-void lab_mbarrier_arrived(int barrier) {
-  arrive(lab_worker, meeting_at(lab_worker, barrier));
+void lab_mbarrier_arrived(Worker *owner, int barrier) {
+  LabWorker *lab = lab_worker;
+  Meeting *meeting = meeting_at(owner->lab, barrier);
+  if (owner->lab == lab) {
+    arrive(lab, meeting);
+  } else {
+    meeting->view_arriving = lab_join_views(lab, meeting->view_arriving, lab_publish_view(lab));
+  }
 }
 
-void lab_mbarrier_passed(int barrier) {
-  pass(lab_worker, meeting_at(lab_worker, barrier), lab_thread(lab_worker));
+/** Only a wait with .acquire.cluster sees what threads of other blocks have done. */
+void lab_mbarrier_passed(int barrier, bool of_cluster) {
+  LabWorker *lab = lab_worker;
+  Meeting *meeting = meeting_at(lab, barrier);
+  pass(lab, meeting, lab_thread(lab));
+  if (of_cluster) lab_add_view(lab, meeting->view_ended);
+}
+
+void lab_arrive_at_cluster(LabWorker *lab) {
+  arrive(lab, &lab_clocks(lab)->cluster);
+}
+
+const Meeting *lab_open_cluster(LabWorker *lab) {
+  Clocks *clocks = lab_clocks(lab);
+  end_phase(clocks, &clocks->cluster);
+  return &clocks->cluster;
+}
+
+void lab_pass_cluster(LabWorker *lab) {
+  pass(lab, &lab_clocks(lab)->cluster, lab_thread(lab));
 }
 
 /** Whether the running thread knows that all have arrived at a named barrier before. */
@@ -303,7 +339,7 @@ static bool knows(LabWorker *lab, Opening *opening) {
 /** A thread that does not know that the barrier has opened could have arrived before it did. */
 void lab_named_barrier_arrived(unsigned id) {
   LabWorker *lab = lab_worker;
-  Clocks *clocks = clocks_of(lab);
+  Clocks *clocks = lab_clocks(lab);
   Opening *opening = &clocks->openings[id];
   if (lab->checks & LAB_RACES && !knows(lab, opening)) {
     const void *call_site = lab->worker->hopper->named[id].call_site;

@@ -42,7 +42,12 @@ void lab_add_findings(FindingList *list, const FindingList *others) {
 
 static void describe(LabWorker *lab, uintptr_t address, char *text, size_t text_size) {
   size_t region;
-  if (address - lab->shared < lab->shared_bytes) {
+  const LabWorker *owner = lab_owner(lab, address);
+  if (owner != lab) {
+    lab_describe_shared(owner, address, text, text_size);
+    const size_t length = strlen(text);
+    snprintf(text + length, text_size - length, " of the block of rank %u", owner->worker->rank);
+  } else if (address - lab->shared < lab->shared_bytes) {
     lab_describe_shared(lab, address, text, text_size);
   } else if (lab_find_region(lab, address, &region)) {
     lab_describe_region(&lab_regions[region], address, text, text_size);
@@ -98,6 +103,10 @@ const char *lab_kind_text(LabKind kind) {
       [LAB_WARP_APART] = "warp instruction that not all its lanes reach: others are elsewhere",
       [LAB_WARP_MASKS] = "warp instruction that its lanes execute with different masks",
       [LAB_NO_SOURCE] = "shuffle from a lane that takes no part: the value is undefined",
+      [LAB_CLUSTER_UNSTARTED] =
+          "use of shared memory of a block that may not have started, no cluster barrier between",
+      [LAB_CLUSTER_ENDED] =
+          "use of shared memory of a block that may have ended: it does not wait for this",
       [LAB_COPY_NOT_WAITED] = "use of shared memory that a cp.async is on its way to",
       [LAB_COPY_NO_BARRIER] =
           "read of what another thread's cp.async copied, no barrier since its wait",

@@ -31,8 +31,11 @@ static FirstAccess *first_at(SiteTable *sites, FirstTable *table, uint32_t pc, L
 static void describe_global(LabWorker *lab, LabAccess *access, int lane, uintptr_t address) {
   size_t found;
   const Region *region = lab_find_region(lab, address, &found) ? &lab_regions[found] : NULL;
+  const bool remote = lab_owner(lab, address) != lab;
   snprintf(access->memory[lane], sizeof access->memory[lane], "%s",
-           region != NULL ? region->name : "outside of all allocations");
+           region != NULL ? region->name
+           : remote       ? "shared memory of another block"
+                          : "outside of all allocations");
   access->offsets[lane] = region != NULL ? address - region->begin : 0;
 }
 

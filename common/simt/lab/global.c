@@ -30,6 +30,7 @@ static Access access_of(LabWorker *lab, uintptr_t address, Use use, uint32_t pc)
   const int thread = lab_thread(lab);
   const bool by_tensor = use == TENSOR_READS;
   return (Access){.lab = lab,
+                  .by = lab,
                   .address = address,
                   .use = (uint8_t)use,
                   .thread = (uint16_t)thread,

@@ -11,6 +11,7 @@
  * - first.c      the first access of each instruction, for drawings
  * - cells.c      who wrote and read some bytes, and which of these accesses race
  * - shared.c     the cells of shared memory; global.c: those of global memory, in pages.c
+ * - clusters.c   what blocks of a cluster know of each other, and use of each other
  * - clocks.c     what barriers of a warp, mbarriers and named barriers order
  * - talk.c       what fences and atomics order, in a block and between blocks
  * - tensor_copies.c, warpgroups.c   tensor copies and wgmma
@@ -168,9 +169,9 @@ typedef struct AsyncReads {
 
 /** The state of a block that uses these instructions. */
 typedef struct LabHopper {
-  uint16_t proxy_fences[MAX_WARPS];
-  bool registers_written[MAX_WARPS];               /* since the last wgmma.fence */
-  AsyncReads reads[MAX_SHARED_BYTES / COPY_BYTES]; /* of dynamic shared memory */
+  uint16_t proxy_fences[MAX_WARPS], cluster_fences[MAX_WARPS]; /* the latter: for all blocks */
+  bool registers_written[MAX_WARPS];                           /* since the last wgmma.fence */
+  AsyncReads reads[MAX_SHARED_BYTES / COPY_BYTES];             /* of dynamic shared memory */
   ThreadRegisters registers[MAX_THREADS];
 } LabHopper;
 
@@ -205,6 +206,8 @@ struct LabWorker {
   Released released[MAX_THREADS];
   uint8_t dirty[MAX_THREADS]; /* what it has done: SINCE_FENCE, SINCE_ATOMIC */
   int reading_barrier;        /* of a tensor load that is issued */
+  Release *block_release;     /* the latest of the block as a whole */
+  struct LabCluster *cluster; /* NULL: none so far */
   bool source_reported;       /* the write that is checked is to the source of a copy in flight */
   struct ArenaPart *arena;    /* memory until the end of the launch */
   Page *pages, *free_pages;   /* of the running block; of others */
@@ -244,6 +247,16 @@ typedef struct SharedArray {
 
 extern SharedArray *lab_arrays;
 extern size_t lab_array_count;
+
+/** Whose shared memory this is: of another block of the cluster, or else `lab`. */
+static inline LabWorker *lab_owner(const LabWorker *lab, uintptr_t address) {
+  const Cluster *cluster = lab->worker->cluster;
+  for (unsigned rank = 0; rank < cluster->size && cluster->size > 1; rank++) {
+    LabWorker *owner = cluster->members[rank]->lab;
+    if (owner != NULL && address - owner->shared < owner->shared_bytes) return owner;
+  }
+  return (LabWorker *)(uintptr_t)lab;
+}
 
 static inline int lab_thread(const LabWorker *lab) {
   return lab->worker->running;
@@ -337,7 +350,7 @@ void lab_begin_hopper(LabWorker *lab);
 /* tensor_copies.c */
 void lab_tensor_copy_issued(const TensorCopy *copy);
 void lab_tensor_copy_landed(const TensorCopy *copy);
-void lab_proxy_fence(void);
+void lab_proxy_fence(bool of_cluster);
 
 /* warpgroups.c */
 void lab_wgmma_issued(const Wgmma *wgmma, bool first_warp);

@@ -43,7 +43,8 @@ void lab_start(unsigned checks);
 
 /**
  * The accesses of one kind at one line. A request is one instruction of one warp. The fields of
- * global memory stay 0 for shared memory and the other way round.
+ * global memory stay 0 for shared memory and the other way round; shared memory of other blocks has
+ * those of global memory.
  */
 typedef struct LabTraffic {
   uint64_t requests;
@@ -65,6 +66,8 @@ typedef struct LabCounts {
   LabTraffic shared_load, shared_store; /**< with stmatrix, without ldmatrix and cp.async */
   LabTraffic ldmatrix;
   LabTraffic wgmma_read;   /**< of shared memory by wgmma: a request for each of a warpgroup */
+  LabTraffic remote_load;  /**< of shared memory of other blocks of the cluster */
+  LabTraffic remote_store; /**< the same, with st.async and bulk copies between blocks */
   LabTraffic copy_global;  /**< reads by cp.async, without zero fills. A sector counts once for
                               each 32 bytes of shared memory that it is copied to */
   uint64_t copy_lookups;   /**< what Nsight Compute calls L1 sectors of these: 32-byte pieces of
@@ -95,6 +98,8 @@ typedef enum LabAccessKind {
   LAB_SHARED_STORE,
   LAB_LDMATRIX,
   LAB_WGMMA_READ,
+  LAB_REMOTE_LOAD,
+  LAB_REMOTE_STORE,
   LAB_ACCESS_KINDS
 } LabAccessKind;
 
@@ -142,15 +147,17 @@ typedef struct LabAccess {
 
 /** In the order of reports: a barrier that threads miss is the cause of races after it. */
 typedef enum LabKind {
-  LAB_BARRIER_APART,   /**< threads of a block wait in __syncthreads() at two places */
-  LAB_BARRIER_EXITED,  /**< threads wait in __syncthreads(), others have exited */
-  LAB_BARRIER_REUSED,  /**< a named barrier whose phase before may still be going on */
-  LAB_WARP_APART,      /**< lanes execute one warp instruction at two places */
-  LAB_WARP_MASKS,      /**< lanes execute one warp instruction with different masks */
-  LAB_NO_SOURCE,       /**< a shuffle reads a lane that is not in the mask, or has exited */
-  LAB_RACE_WRITE_READ, /**< shared memory, no barrier between the accesses */
+  LAB_BARRIER_APART,     /**< threads of a block wait in __syncthreads() at two places */
+  LAB_BARRIER_EXITED,    /**< threads wait in __syncthreads(), others have exited */
+  LAB_BARRIER_REUSED,    /**< a named barrier whose phase before may still be going on */
+  LAB_WARP_APART,        /**< lanes execute one warp instruction at two places */
+  LAB_WARP_MASKS,        /**< lanes execute one warp instruction with different masks */
+  LAB_NO_SOURCE,         /**< a shuffle reads a lane that is not in the mask, or has exited */
+  LAB_CLUSTER_UNSTARTED, /**< use of shared memory of a block that may not have started */
+  LAB_RACE_WRITE_READ,   /**< shared memory, no barrier between the accesses */
   LAB_RACE_READ_WRITE,
   LAB_RACE_WRITE_WRITE,
+  LAB_CLUSTER_ENDED,     /**< use of shared memory of a block that may have ended */
   LAB_COPY_NOT_WAITED,   /**< read or written while a cp.async to it is in flight */
   LAB_COPY_NO_BARRIER,   /**< another thread's cp.async: it has waited, but no barrier since */
   LAB_COPY_OVER_READ,    /**< cp.async to memory that another thread may still read */

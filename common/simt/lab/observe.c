@@ -54,7 +54,7 @@ static void worker_begins(Worker *worker) {
   lab->logs = mapped(LOGS_BYTES);
   lab->shadow = mapped(shadow_bytes(lab));
   watched[atomic_fetch_add(&watched_count, 1)] = lab;
-  lab_worker = lab;
+  worker->lab = lab_worker = lab;
 }
 
 static void worker_ended(void) {
@@ -62,11 +62,13 @@ static void worker_ended(void) {
 }
 
 static void free_worker(LabWorker *lab) {
+  lab->worker->lab = NULL;
   munmap(lab->logs, LOGS_BYTES);
   munmap(lab->shadow, shadow_bytes(lab));
   lab_free_behind(lab);
   lab_free_suspects(lab);
   free(lab->hopper);
+  lab_free_cluster(lab);
   lab_free_clocks(lab);
   lab_free_histories(lab);
   lab_free_arena(lab);
@@ -97,7 +99,7 @@ static void end_block(LabWorker *lab) {
 static void launch_failed(const Failure *failure) {
   lab_store_failure(failure);
   for (int i = 0; i < watched_count && failure->worker != NULL; i++) {
-    if (watched[i]->worker != failure->worker) continue;
+    if (watched[i]->worker->cluster != failure->worker->cluster) continue;
     lab_end_suspects(watched[i]);
     lab_store_findings(&watched[i]->block_findings);
   }
@@ -112,9 +114,9 @@ static void store_launch(const Launch *launch) {
     fences |= watched[i]->fences;
   }
   /* With both, blocks may signal each other that data is ready. */
-  const bool talk = atomics && fences;
+  const bool talk = atomics && fences, clusters = launch->cluster_size > 1;
   FindingList *findings = lab_begin_store(launch, talk && (checks & LAB_BLOCKS) != 0);
-  lab_judge_suspects(watched, watched_count, talk, findings);
+  lab_judge_suspects(watched, watched_count, talk || clusters, findings);
   lab_end_regions(watched, watched_count, launch, (checks & LAB_BLOCKS) != 0, findings);
   for (int i = 0; i < watched_count; i++) lab_store(launch, watched[i]);
 }
@@ -148,14 +150,20 @@ static void block_begins(void) {
   lab_begin_hopper(lab);
   lab_begin_clocks(lab);
   lab_begin_talk(lab);
+  lab_begin_cluster(lab);
   lab->talked = false;
   lab->copies_reading = 0;
 }
 
 /** Its initialisation counts as a write, each use as a read, which must be ordered behind it. */
 static void mbarrier_used(const void *barrier, bool initialises, const void *call_site) {
-  lab_check_shared(lab_worker, (uintptr_t)barrier, sizeof(uint64_t), initialises ? WRITES : READS,
-                   lab_pc(call_site));
+  LabWorker *lab = lab_worker, *owner = lab_owner(lab, (uintptr_t)barrier);
+  const uint32_t pc = lab_pc(call_site);
+  if (initialises || !simt_is_published(owner->worker, barrier)) {
+    lab_check_shared(lab, (uintptr_t)barrier, sizeof(uint64_t), initialises ? WRITES : READS, pc);
+  } else if (owner != lab) {
+    lab_touch_remote(lab, owner, (uintptr_t)barrier, pc);
+  }
 }
 
 static void barrier_opens(void) {
@@ -288,6 +296,10 @@ static const Observer observer = {
     .mbarrier_passed = lab_mbarrier_passed,
     .named_barrier_arrived = lab_named_barrier_arrived,
     .named_barrier_opens = lab_named_barrier_opens,
+    .cluster_arrived = lab_cluster_arrived,
+    .cluster_opens = lab_cluster_opens,
+    .cluster_passed = lab_cluster_passed,
+    .block_ended = lab_block_ended,
     .tensor_copy_issued = lab_tensor_copy_issued,
     .tensor_copy_landed = lab_tensor_copy_landed,
     .proxy_fence = lab_proxy_fence,

@@ -20,7 +20,8 @@ enum {
   BY_THREAD,
   FIRST_MBARRIER,
   FIRST_GROUP = FIRST_MBARRIER + MAX_MBARRIERS,
-  FIRST_THREAD = FIRST_GROUP + WARPGROUPS /* in Clock.of */
+  FIRST_THREAD = FIRST_GROUP + WARPGROUPS, /* in Clock.of */
+  FIRST_PEER = 128 /* + rank: threads of another block of the cluster, whose time is a stamp */
 };
 
 /** What a thread has seen since the last barrier of the block: the accesses of agent a, or of
@@ -33,12 +34,27 @@ typedef struct Clock {
   uint32_t of[];
 } Clock;
 
+/** What is known of a block of the cluster: its accesses before this epoch and, in this epoch,
+ * those that the clock has seen. */
+typedef struct Known {
+  uint32_t epoch; /* LabWorker.epoch there; 0: nothing is known */
+  const Clock *clock;
+} Known;
+
+/** What a thread knows of the blocks of its cluster, by rank; whether it has waited at the
+ * cluster's barrier, so that all of them have started. Never changed. */
+typedef struct View {
+  Known of[MAX_CLUSTER];
+  bool started;
+} View;
+
 /** What the threads that arrive at a barrier have seen. */
 typedef struct Meeting {
   Clock *arriving, *ended; /* ended: up to the last phase that has ended; NULL: nothing */
   Clock *merged;           /* the last clock that was merged into `arriving` */
   Clock *from, *to;        /* the last clock of a thread that passed, before and after */
   const struct Talk *talk_arriving, *talk_ended;
+  const View *view_arriving, *view_ended; /* of threads of other blocks */
   unsigned phase;
 } Meeting;
 
@@ -56,6 +72,7 @@ typedef struct Clocks {
   Clock *of_thread[MAX_THREADS];
   Meeting mbarriers[MAX_MBARRIERS], named[NAMED_BARRIERS];
   Opening openings[NAMED_BARRIERS];
+  Meeting cluster;
   Clock *all, *free; /* of this OS thread */
   size_t width;      /* entries of a clock */
 } Clocks;
@@ -106,6 +123,7 @@ typedef struct Talk {
   const Fenced *fenced;  /* NULL: nothing */
   const Heads *known;    /* by acquiring */
   const Heads *observed; /* by atomics, so that the next fence makes them known */
+  const View *peers;     /* NULL: nothing of other blocks of the cluster */
 } Talk;
 
 /** The last release of a thread, and its last atomics: so many at this address, nothing else. */
@@ -172,7 +190,8 @@ typedef struct Cell {
   uint8_t state;
   bool split; /* the finer cells hold the state */
   bool has_atomics;
-  bool folded; /* the write, as in Reader */
+  bool folded;    /* the write, as in Reader */
+  bool has_peers; /* among the readers */
   uint32_t read_epoch;
   uint32_t reading_warps;
   uint16_t count, capacity; /* of readers; capacity 0: there are few */
@@ -190,7 +209,8 @@ static inline const Reader *lab_readers(const Cell *cell) {
 
 /** One access to cells. */
 typedef struct Access {
-  LabWorker *lab;
+  LabWorker *lab; /* of the block whose memory it is */
+  LabWorker *by;  /* of the thread */
   uintptr_t address;
   uint32_t pc;
   uint32_t time; /* of the thread, or of `agent` */
@@ -262,10 +282,12 @@ void lab_note_copy_read(const Access *access, Cell *unit);
 
 /* shared.c */
 void lab_use_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc);
+void lab_use_cells(const Access *access, unsigned size);
 /** `barrier`: of a tensor copy, which has landed; -1: a cp.async, which its thread waits for. */
 void lab_copy_arrived(LabWorker *lab, uintptr_t address, int thread, int barrier, uint32_t pc);
 
 /* clocks.c */
+Clocks *lab_clocks(LabWorker *lab);
 void lab_begin_clocks(LabWorker *lab);
 void lab_free_clocks(LabWorker *lab);
 /** Notes that all lanes of a warp have waited for what an agent did before this time. */
@@ -276,12 +298,46 @@ unsigned lab_unordered(LabWorker *lab, int thread, int agent, int warp, unsigned
 /** A __syncthreads(), a __syncwarp() of these lanes. */
 void lab_meet_all(LabWorker *lab);
 void lab_meet_lanes(LabWorker *lab, int warp, unsigned lanes);
-void lab_mbarrier_arrived(int barrier);
-void lab_mbarrier_passed(int barrier);
+void lab_mbarrier_arrived(Worker *owner, int barrier);
+void lab_mbarrier_passed(int barrier, bool of_cluster);
+/** The running thread arrives at the cluster's barrier; the barrier opens for a block; the running
+ * thread has waited. */
+void lab_arrive_at_cluster(LabWorker *lab);
+const Meeting *lab_open_cluster(LabWorker *lab);
+void lab_pass_cluster(LabWorker *lab);
 void lab_named_barrier_arrived(unsigned id);
 void lab_named_barrier_opens(unsigned id, bool waits);
 
+/* clusters.c */
+void lab_begin_cluster(LabWorker *lab);
+void lab_free_cluster(LabWorker *lab);
+void lab_cluster_arrived(void);
+void lab_cluster_opens(void);
+void lab_cluster_passed(void);
+void lab_block_ended(void);
+const View *lab_join_views(LabWorker *lab, const View *a, const View *b);
+/** What the running thread has done and knows, for threads of other blocks. */
+const View *lab_publish_view(LabWorker *lab);
+/** The running thread knows this, too. */
+void lab_add_view(LabWorker *lab, const View *view);
+/** Of an agent's accesses in the block of this rank, by these lanes at this time of an epoch: the
+ * lanes that are not known. */
+unsigned lab_unknown(const View *view, unsigned rank, int agent, int warp, unsigned lanes,
+                     uint32_t epoch, uint32_t time);
+/** The same for accesses of threads of this rank to another block's memory, at a stamp. */
+unsigned lab_unordered_peer(const Access *access, unsigned rank, int warp, unsigned lanes,
+                            uint32_t stamp);
+/** Notes a use of shared memory of another block, that of `owner`; false, with a report: that block
+ * may not have started, or may have ended. */
+bool lab_touch_remote(LabWorker *lab, LabWorker *owner, uintptr_t address, uint32_t pc);
+/** An access to it. */
+void lab_use_remote(LabWorker *lab, LabWorker *owner, uintptr_t address, unsigned size, Use use,
+                    uint32_t pc);
+
 /* talk.c */
+/** What a block has done until all its threads have arrived at the cluster's barrier. */
+Release *lab_release_block(LabWorker *lab, const Talk *talk, const Clock *clock, uint32_t epoch);
+void lab_know_releases(LabWorker *lab, Release *const *releases, unsigned count);
 void lab_begin_talk(LabWorker *lab);
 void lab_fence(void);
 /** An atomic of the running thread on global memory: before and after it is executed. */

@@ -40,6 +40,8 @@ static const struct {
     KIND(LAB_SHARED_STORE, "shared store", shared_store),
     KIND(LAB_LDMATRIX, "ldmatrix", ldmatrix),
     KIND(LAB_WGMMA_READ, "wgmma read", wgmma_read),
+    KIND(LAB_REMOTE_LOAD, "remote load", remote_load),
+    KIND(LAB_REMOTE_STORE, "remote store", remote_store),
 };
 
 const char *lab_access_text(LabAccessKind kind) {
@@ -51,7 +53,7 @@ const char *lab_access_name(LabAccessKind kind) {
 }
 
 bool lab_access_is_shared(LabAccessKind kind) {
-  return kind >= LAB_COPY_SHARED;
+  return kind >= LAB_COPY_SHARED && kind <= LAB_WGMMA_READ;
 }
 
 LabTraffic *lab_traffic_of(LabCounts *counts, LabAccessKind kind) {

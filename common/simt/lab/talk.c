@@ -82,8 +82,12 @@ const Talk *lab_join_talk(LabWorker *lab, const Talk *a, const Talk *b) {
   if (a == NULL || a == b) return b;
   if (b == NULL) return a;
   const Talk sum = {join_fenced(lab, a->fenced, b->fenced), join_heads(lab, a->known, b->known),
-                    join_heads(lab, a->observed, b->observed)};
-  if (sum.fenced == a->fenced && sum.known == a->known && sum.observed == a->observed) return a;
+                    join_heads(lab, a->observed, b->observed),
+                    lab_join_views(lab, a->peers, b->peers)};
+  if (sum.fenced == a->fenced && sum.known == a->known && sum.observed == a->observed &&
+      sum.peers == a->peers) {
+    return a;
+  }
   Talk *own = lab_allocate(lab, sizeof *own);
   *own = sum;
   return own;
@@ -107,7 +111,7 @@ static void change(LabWorker *lab, Talk talk) {
 
 static Talk talk_of(const LabWorker *lab) {
   const Talk *talk = lab->talk[lab_thread(lab)];
-  return talk != NULL ? *talk : (Talk){NULL, NULL, NULL};
+  return talk != NULL ? *talk : (Talk){.fenced = NULL};
 }
 
 /** The clock of a thread for a Fenced, which keeps it; NULL: it has none. */
@@ -165,7 +169,7 @@ void lab_fence(void) {
     kept->next = own->next;
     own->next = kept;
   }
-  change(lab, (Talk){.fenced = own, .known = known});
+  change(lab, (Talk){.fenced = own, .known = known, .peers = talk.peers});
 }
 
 /* --- Atomics ---------------------------------------------------------------------------------- */
@@ -231,6 +235,35 @@ void lab_end_atomic(SimtAccess access, bool writes, SimtOrder order) {
   }
   lab->synchronising = NULL;
   pthread_mutex_unlock(&board.lock);
+}
+
+/** Its releases are one sequence, of which the latest counts for all. */
+Release *lab_release_block(LabWorker *lab, const Talk *talk, const Clock *clock, uint32_t epoch) {
+  Fenced *fenced = lab_allocate(lab, sizeof *fenced);
+  *fenced = (Fenced){.known = talk != NULL ? talk->known : NULL, .clock = clock, .epoch = epoch};
+  Release *own = lab_allocate(lab, sizeof *own);
+  pthread_mutex_lock(&board.lock);
+  const Release *before = lab->block_release;
+  *own = (Release){.fenced = fenced,
+                   .sequence = before != NULL ? before->sequence : ++board.sequences,
+                   .index = before != NULL ? before->index + 1 : 0,
+                   .number = ++board.releases,
+                   .block = lab->block_tag,
+                   .epoch = epoch,
+                   .time = UINT32_MAX /* no atomic */};
+  pthread_mutex_unlock(&board.lock);
+  lab->block_release = own;
+  lab->talk_epoch = lab->epoch;
+  return own;
+}
+
+void lab_know_releases(LabWorker *lab, Release *const *releases, unsigned count) {
+  Talk talk = talk_of(lab);
+  for (unsigned i = 0; i < count; i++) {
+    if (releases[i] != NULL) talk.known = with_release(lab, talk.known, releases[i]);
+  }
+  lab->talked = true;
+  change(lab, talk);
 }
 
 void lab_end_sequences(uintptr_t address, unsigned size) {

@@ -35,15 +35,43 @@ static void use_tensor(LabWorker *lab, const TensorCopy *copy, uint32_t pc) {
   lab_add_traffic(load ? &counts->tensor_load : &counts->tensor_store, &own);
 }
 
+/** The side in shared memory of the issuing block, of a copy to another one. */
+static void use_source(LabWorker *lab, const TensorCopy *copy, uint32_t pc) {
+  if (lab->checks & LAB_BANKS && copy->has_data) {
+    lab_log(lab, LAB_REMOTE_STORE, copy->shared, copy->bytes, pc, 0);
+  } else if (lab->checks & LAB_BANKS) {
+    LabTraffic *sum = &lab_counts(&lab->sites, pc)->remote_store;
+    const uint32_t sectors = (copy->bytes + SECTOR_BYTES - 1) / SECTOR_BYTES;
+    lab_add_traffic(sum, &(LabTraffic){.requests = 1,
+                                       .bytes = copy->bytes,
+                                       .sectors = sectors,
+                                       .used_bytes = copy->bytes,
+                                       .most_sectors = sectors});
+  }
+  for (unsigned at = 0; at < copy->bytes && !copy->has_data; at += COPY_BYTES) {
+    lab_check_shared(lab, copy->map.address + at, COPY_BYTES, READS_AS_PROXY, pc);
+    lab_begin_async_read(lab, copy->map.address + at, pc);
+  }
+}
+
+/** The bytes of a piece of COPY_BYTES, of which st.async may have fewer. */
+static unsigned piece_bytes(const TensorCopy *copy) {
+  return copy->bytes < COPY_BYTES ? copy->bytes : COPY_BYTES;
+}
+
 void lab_tensor_copy_issued(const TensorCopy *copy) {
   LabWorker *lab = lab_worker;
   lab_hopper(lab);
   const uint32_t pc = lab_pc(copy->call_site);
   const bool load = copy->barrier >= 0;
-  use_tensor(lab, copy, pc);
+  if (copy->between) {
+    use_source(lab, copy, pc);
+  } else if (!copy->repeats) {
+    use_tensor(lab, copy, pc);
+  }
   for (unsigned at = 0; at < copy->bytes; at += COPY_BYTES) {
     const uintptr_t address = copy->shared + at;
-    lab_check_shared(lab, address, COPY_BYTES, load ? TENSOR_COPIES : READS_AS_PROXY, pc);
+    lab_check_shared(lab, address, piece_bytes(copy), load ? TENSOR_COPIES : READS_AS_PROXY, pc);
     if (!load) lab_begin_async_read(lab, address, pc);
   }
 }
@@ -57,12 +85,20 @@ void lab_tensor_copy_landed(const TensorCopy *copy) {
       lab_async_reads(lab, address)->under_way--;
       /* From its wait on, it counts as a read that its thread makes at that point. */
       lab_check_shared(lab, address, COPY_BYTES, READS, pc);
-    } else if (lab->checks & (LAB_RACES | LAB_INIT)) {
-      lab_copy_arrived(lab, address, copy->thread, copy->barrier, pc);
+      continue;
+    }
+    if (lab->checks & (LAB_RACES | LAB_INIT)) {
+      lab_copy_arrived(copy->target->lab, address, copy->thread, copy->barrier, pc);
+    }
+    if (copy->between && !copy->has_data) {
+      lab_async_reads(copy->issuer->lab, copy->map.address + at)->under_way--;
     }
   }
 }
 
-void lab_proxy_fence(void) {
-  lab_hopper(lab_worker)->proxy_fences[lab_thread(lab_worker) / WARP_SIZE]++;
+void lab_proxy_fence(bool of_cluster) {
+  LabHopper *hopper = lab_hopper(lab_worker);
+  const int warp = lab_thread(lab_worker) / WARP_SIZE;
+  hopper->proxy_fences[warp]++;
+  hopper->cluster_fences[warp] += of_cluster;
 }

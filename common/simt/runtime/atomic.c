@@ -92,11 +92,13 @@ static bool all_wait_for_values(Worker *w) {
 /** Ends the block if no block goes on: none has changed a value since the last time. */
 static void note_atomic_in_vain(Worker *w) {
   Launch *launch = (Launch *)(uintptr_t)w->launch;
-  if (++w->idle_atomics % SIMT_BRIEF_PATIENCE == 0) sched_yield(); /* to the one it waits for */
+  if (++w->idle_atomics % SIMT_BRIEF_PATIENCE == 0 && !simt_cluster_turn(w)) {
+    sched_yield(); /* to the one it waits for */
+  }
   if (w->idle_atomics % SIMT_PATIENCE != 0) return;
   if (w->idle_atomics == SIMT_PATIENCE) launch->stuck++;
   const uint64_t changes = all_changes(launch);
-  if (launch->stuck == launch->running && w->idle_atomics > SIMT_PATIENCE &&
+  if (launch->stuck >= launch->running && w->idle_atomics > SIMT_PATIENCE &&
       changes == w->changes_seen && all_wait_for_values(w)) {
     simt_end_block(DEADLOCK, &w->waits[w->running]);
   }

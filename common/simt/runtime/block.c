@@ -15,8 +15,10 @@ static void thread_main(void) {
   simt_refuse_exit_of_wgmma(simt_worker);
   simt_exit_thread(simt_worker);
   simt_refuse_end_of_loads(simt_worker);
+  simt_refuse_end_of_bytes(simt_worker);
   simt_refuse_end_of_arrivals(simt_worker);
   simt_refuse_unequal_registers(simt_worker);
+  if (simt_observer != NULL && simt_worker->cluster->size > 1) simt_observer->block_ended();
   simt_end_block(FINISHED, &(Wait){.call_site = NULL});
 }
 
@@ -78,7 +80,11 @@ Outcome simt_run_block(Worker *w) {
      Static arrays keep such values, unless the lab fills them: they lie among all thread-local
      variables of the program. */
   memset(smem, 0xff, w->launch->dynamic_shared_bytes);
+  memset(w->arrived_at, 0, sizeof w->arrived_at);
+  w->cluster->begun |= 1u << w->rank;
   const Outcome outcome = simt_run_threads(w);
   if (outcome != FINISHED) simt_forget_copies(w);
+  /* Another block of the cluster that still reads it must not find its values. */
+  if (w->cluster->size > 1) memset(smem, 0xff, w->launch->dynamic_shared_bytes);
   return outcome;
 }

@@ -29,6 +29,7 @@ static const ErrorText TEXTS[] = {
     ENTRY(cudaErrorMisalignedAddress, "misaligned address"),
     ENTRY(cudaErrorLaunchFailure, "unspecified launch failure"),
     ENTRY(cudaErrorNotSupported, "operation not supported"),
+    ENTRY(cudaErrorInvalidClusterSize, "misconfigured cluster size"),
     ENTRY(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"),
 };
 

@@ -1,11 +1,13 @@
 /**
  * @file
  * What the CPU backend keeps of the instructions of compute capability 9.0 while a block runs:
- * mbarrier.c, tensor_copy.c, wgmma.c and wgmma_math.c.
+ * mbarrier.c, cluster.c, tensor_copy.c, wgmma.c and wgmma_math.c.
  */
 #ifndef SIMT_HOPPER_STATE_H
 #define SIMT_HOPPER_STATE_H
 
+#include <semaphore.h>
+#include <simt_cluster.h>
 #include <simt_hopper.h>
 
 #include "runtime.h"
@@ -31,9 +33,26 @@ typedef struct Mbarrier {
   unsigned awaited;   /* the current one when a thread last passed a wait */
   int initialised_by; /* this thread */
   bool fenced;        /* tensor copies see it: fence.mbarrier_init */
+  unsigned fenced_in; /* phase of the cluster's barrier */
   unsigned pending;   /* arrivals that it lacks */
   int64_t bytes;      /* of tensor copies that it lacks; negative: more came than were expected */
+  const void *brought_by; /* the call site of the latest of these */
 } Mbarrier;
+
+/** Blocks that run together. Each has a worker of its own, because shared memory is the memory of
+ * an OS thread; of these workers only the one whose turn it is runs. A block's turn ends when all
+ * its threads wait. */
+typedef struct Cluster {
+  Worker *members[MAX_CLUSTER]; /* by rank */
+  unsigned size;
+  sem_t turn[MAX_CLUSTER], joined;
+  uint64_t number;                  /* in the order in which clusters are taken */
+  uint64_t random;                  /* chooses whose turn comes */
+  bool over;                        /* no more clusters */
+  bool failed;                      /* a block has: the others are abandoned */
+  unsigned begun, live;             /* bit r: the block of rank r has begun, has not ended */
+  unsigned threads, arrived, phase; /* of its barrier; threads: that have not exited */
+} Cluster;
 
 typedef struct NamedBarrier {
   unsigned threads, arrived; /* 0: nobody has arrived */
@@ -55,8 +74,13 @@ typedef struct TensorCopy {
   TensorMap map;
   int coordinates[MAX_DIMENSIONS];
   uintptr_t shared;
+  Worker *issuer, *target; /* target: whose shared memory this is */
+  bool between;            /* blocks of a cluster: not from global memory */
+  bool repeats;            /* another target of a multicast */
+  bool has_data;           /* st.async stores `data` */
+  unsigned char data[COPY_BYTES];
   unsigned bytes; /* of the whole box */
-  int barrier;    /* of a load */
+  int barrier;    /* of a load: of the target */
   bool adds;      /* a store that adds floats to what is there */
   int thread;
   unsigned group; /* of a store: the number of groups that the thread committed before */
@@ -111,6 +135,7 @@ typedef enum Awaited {
   A_NAMED_BARRIER,
   ITS_WARPGROUP,
   REGISTERS_TO_BE_FREE,
+  THE_CLUSTER,
   ANOTHER_VALUE /* in memory that it reads with atomics, again and again: atomic.c */
 } Awaited;
 
@@ -129,6 +154,35 @@ void simt_describe_value(const Worker *worker, const void *address, char *text, 
 __attribute__((noreturn, format(printf, 2, 3))) void simt_complain(const void *call_site,
                                                                    const char *complaint, ...);
 
+/* --- cluster.c */
+
+/** Makes a cluster of these workers; a cluster of one needs no turns. */
+void simt_cluster_begin(Cluster *cluster, Worker *const *members, unsigned size);
+void simt_cluster_end(Cluster *cluster);
+/** Each worker calls it when it is ready to run blocks; that of rank 0 waits for all others. */
+void simt_cluster_join(Cluster *cluster, unsigned rank);
+/** Lets the workers run the blocks of the next cluster; called by that of rank 0, whose turn it
+ * is. Returns when it is its turn again. */
+void simt_cluster_start(Cluster *cluster, unsigned block_threads);
+/** The worker's turn comes; false: there are no more clusters. */
+bool simt_cluster_await(Cluster *cluster, unsigned rank);
+/** No more clusters: lets the other workers go. */
+void simt_cluster_close(Cluster *cluster);
+/** The worker's block has ended. Returns, to rank 0, when all have. */
+void simt_cluster_leave(Worker *worker, bool failed);
+
+/** Lets other blocks of the cluster run, until this one's turn comes again; false: none can. */
+bool simt_cluster_turn(Worker *worker);
+/** The running thread exits. */
+void simt_cluster_exit(Worker *worker);
+
+/** The worker of the block of this rank; ends the block if there is none. */
+Worker *simt_cluster_member(unsigned rank, const void *call_site);
+/** Ends the running block if the block of this worker of its cluster has ended. */
+void simt_require_live(const Worker *member, const void *call_site);
+/** The worker of the cluster whose shared memory this is, other than the running one; NULL: none.*/
+Worker *simt_cluster_owner(const Worker *worker, const void *shared);
+
 /** The worker's state, allocated at the first call. */
 Hopper *simt_hopper(Worker *worker);
 
@@ -136,14 +190,19 @@ Hopper *simt_hopper(Worker *worker);
 void simt_begin_hopper(Worker *worker);
 void simt_free_hopper(Worker *worker);
 
-/** Lets one tensor load land; false: none is in flight. */
+/** Lets one tensor load of the worker's cluster land; false: none is in flight. */
 bool simt_land_tensor_load(Worker *worker);
 
-/** Counts `bytes` that a tensor load has brought. */
-void simt_mbarrier_complete(Worker *worker, int barrier, unsigned bytes);
+/** Counts the bytes that a tensor load has brought. */
+void simt_mbarrier_complete(const TensorCopy *copy);
 
-/** The number of the mbarrier at this address; ends the block if there is none. */
+/** The number of the mbarrier of a worker's block at this address; ends the running block if there
+ * is none. */
 int simt_find_mbarrier(Worker *worker, const void *barrier, const void *call_site);
+
+/** Has the running thread waited at the cluster's barrier since a fence.mbarrier_init for this
+ * mbarrier of a worker's block? Then it sees that it has been initialised. */
+bool simt_is_published(const Worker *worker, const void *barrier);
 
 /** Row `row` of the box of a copy: the part of it that is inside of the tensor, which may have 0
  * bytes. False after the last row. */
@@ -185,6 +244,7 @@ void simt_refuse_exit_of_stores(Worker *worker);
 void simt_refuse_exit_of_wgmma(Worker *worker);
 void simt_refuse_end_of_loads(Worker *worker);
 void simt_refuse_end_of_arrivals(Worker *worker);
+void simt_refuse_end_of_bytes(Worker *worker);
 void simt_refuse_unequal_registers(Worker *worker);
 
 #endif

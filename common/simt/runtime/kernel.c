@@ -104,6 +104,24 @@ static bool has_too_many_threads(dim3 block, int most, char *why) {
   return true;
 }
 
+/** Does the grid not consist of clusters, or is one too large? */
+static bool is_no_cluster(const Launch *launch, char *why) {
+  const dim3 own = launch->cluster;
+  const unsigned numbers[] = {launch->grid.x, launch->grid.y, launch->grid.z};
+  const unsigned sizes[] = {own.x, own.y, own.z};
+  for (int i = 0; i < 3; i++) {
+    if (sizes[i] >= 1 && numbers[i] % sizes[i] == 0) continue;
+    snprintf(why, WHY_BYTES, "clusters of %u x %u x %u blocks in a grid whose %c is %u", own.x,
+             own.y, own.z, "xyz"[i], numbers[i]);
+    return true;
+  }
+  const uint64_t size = (uint64_t)own.x * own.y * own.z;
+  if (size <= MAX_CLUSTER) return false;
+  snprintf(why, WHY_BYTES, "clusters of %u x %u x %u blocks: %llu in all, at most %d", own.x, own.y,
+           own.z, (unsigned long long)size, MAX_CLUSTER);
+  return true;
+}
+
 /** Unless a limit was set, static and dynamic shared memory share the default size. */
 static bool has_too_much_shared(const Kernel *kernel, size_t dynamic, char *why) {
   const size_t fixed = kernel->declared.static_shared_bytes;
@@ -129,6 +147,9 @@ cudaError_t simt_check_launch(const Launch *launch) {
       describe_excess("block", "threads", launch->block, MOST, why) ||
       has_too_many_threads(launch->block, MAX_THREADS, why)) {
     return refuse(launch->kernel, why, cudaErrorInvalidConfiguration);
+  }
+  if (is_no_cluster(launch, why)) {
+    return refuse(launch->kernel, why, cudaErrorInvalidClusterSize);
   }
   const Kernel kernel = look_up(launch->kernel);
   if (has_too_many_threads(launch->block, most_threads(&kernel), why) ||

@@ -1,6 +1,7 @@
 /*
- * Launches. OS threads, which the first launch starts, take one block at a time. The launching
- * thread takes blocks too: it may finish a small grid before the others have woken up.
+ * Launches. OS threads, which the first launch starts, take one block at a time or, in groups, one
+ * cluster. The launching thread takes blocks too: it may finish a small grid before the others have
+ * woken up.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -49,26 +50,33 @@ static uint64_t greatest_common_divisor(uint64_t a, uint64_t b) {
   return a;
 }
 
-/** Blocks follow each other at a fixed stride, modulo their count; a coprime stride visits all. */
-static void choose_block_order(Launch *launch, const Settings *settings) {
-  const uint64_t count = launch->block_count;
-  launch->block_stride = 1;
+/** Clusters follow each other at a fixed stride, modulo their count; a coprime stride visits all.
+ */
+static void choose_order(Launch *launch, const Settings *settings) {
+  const uint64_t count = launch->cluster_count;
+  launch->cluster_stride = 1;
   if (settings->order == REVERSE) {
-    launch->block_stride = count - 1 + (count == 1);
-    launch->first_block = count - 1;
+    launch->cluster_stride = count - 1 + (count == 1);
+    launch->first_cluster = count - 1;
   } else if (settings->order == RANDOM) {
     uint64_t random = hash(settings->seed ^ hash(launch->ordinal));
-    launch->first_block = random % count;
+    launch->first_cluster = random % count;
     do {
       random = hash(random);
-      launch->block_stride = 1 + random % count;
-    } while (greatest_common_divisor(launch->block_stride, count) != 1);
+      launch->cluster_stride = 1 + random % count;
+    } while (greatest_common_divisor(launch->cluster_stride, count) != 1);
   }
 }
 
-static uint64_t nth_block(const Launch *launch, uint64_t n) {
-  const unsigned __int128 steps = (unsigned __int128)n * launch->block_stride;
-  return (uint64_t)((steps + launch->first_block) % launch->block_count);
+/** The index of the block of this rank in the n-th cluster that is taken. */
+static uint3 block_index(const Launch *launch, uint64_t n, unsigned rank) {
+  const unsigned __int128 steps = (unsigned __int128)n * launch->cluster_stride;
+  const uint64_t i = (uint64_t)((steps + launch->first_cluster) % launch->cluster_count);
+  const dim3 size = launch->cluster;
+  const uint64_t x = launch->grid.x / size.x, y = launch->grid.y / size.y;
+  return (uint3){(unsigned)(i % x) * size.x + rank % size.x,
+                 (unsigned)(i / x % y) * size.y + rank / size.x % size.y,
+                 (unsigned)(i / x / y) * size.z + rank / size.x / size.y};
 }
 
 static void add_counters(SimtCounters *sum, const SimtCounters *other) {
@@ -77,15 +85,58 @@ static void add_counters(SimtCounters *sum, const SimtCounters *other) {
   for (size_t i = 0; i < sizeof *sum / sizeof *sums; i++) sums[i] += others[i];
 }
 
+/** Takes the next cluster, and lets the workers of the group run its blocks; false: there is none.
+ */
+static bool start_cluster(Cluster *cluster, Launch *launch) {
+  const dim3 block = launch->block;
+  cluster->number = launch->cluster_count;
+  if (!atomic_load(&launch->failed)) cluster->number = atomic_fetch_add(&launch->next_cluster, 1);
+  if (cluster->number >= launch->cluster_count) {
+    simt_cluster_close(cluster);
+    return false;
+  }
+  cluster->random = hash(simt_settings()->seed ^ hash(launch->ordinal ^ hash(cluster->number)));
+  simt_cluster_start(cluster, block.x * block.y * block.z);
+  return true;
+}
+
+/** Runs the worker's block of the cluster; returns whether it failed. */
+static bool run_block(Worker *worker, Launch *launch, uint64_t n) {
+  const Settings *settings = simt_settings();
+  const dim3 block = launch->block;
+  worker->block.index = block_index(launch, n, worker->rank);
+  /* Not 0: the generator would only return 0. */
+  const uint64_t number = simt_block_number(worker);
+  worker->random_state = hash(settings->seed ^ hash(launch->ordinal ^ hash(number))) | 1;
+  const Outcome outcome = simt_run_block(worker);
+  if (worker->idle_atomics >= SIMT_PATIENCE) launch->stuck--;
+  worker->idle_atomics = 0;
+  worker->changes++;
+  if (outcome == FINISHED) {
+    atomic_fetch_add(&launch->blocks_done, 1);
+  } else {
+    atomic_store(&launch->failed, true);
+  }
+  if (outcome != FINISHED && outcome != ABANDONED) {
+    worker->failed_launch = launch->ordinal;
+    worker->failed_turn = n;
+  }
+  worker->counters.blocks++;
+  worker->counters.threads += block.x * block.y * block.z;
+  return outcome != FINISHED;
+}
+
 /** Runs blocks until there are none left; called with the pool unlocked. */
 static void run_blocks(Worker *worker, Launch *launch) {
   const Settings *settings = simt_settings();
-  const dim3 grid = launch->grid, block = launch->block;
-  const unsigned threads = block.x * block.y * block.z;
+  const unsigned threads = launch->block.x * launch->block.y * launch->block.z;
+  Cluster *cluster = worker->cluster;
+  const bool leads = worker->rank == 0;
   simt_worker = worker;
+  worker->shared = smem;
   worker->launch = launch;
-  worker->block.dim = block;
-  worker->block.grid = grid;
+  worker->block.dim = launch->block;
+  worker->block.grid = launch->grid;
   worker->order = settings->order;
   worker->counters = (SimtCounters){0};
   worker->hints.count = 0;
@@ -97,32 +148,19 @@ static void run_blocks(Worker *worker, Launch *launch) {
     }
   }
   memset(worker->kept_changes, 0, sizeof worker->kept_changes);
-  launch->running++;
-  while (!atomic_load(&launch->failed)) {
-    const uint64_t n = atomic_fetch_add(&launch->next_block, 1);
-    if (n >= launch->block_count) break;
+  if (simt_observer != NULL && cluster->size > 1) { /* other blocks may access its memory first */
+    simt_observer->worker_begins(worker);
+    begun = true;
+  }
+  simt_cluster_join(cluster, worker->rank);
+  launch->running += leads;
+  while (leads ? start_cluster(cluster, launch) : simt_cluster_await(cluster, worker->rank)) {
     if (simt_observer != NULL && !begun) simt_observer->worker_begins(worker);
     begun = true;
-    const uint64_t i = nth_block(launch, n);
-    worker->block.index = (uint3){(unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y),
-                                  (unsigned)(i / grid.x / grid.y)};
-    /* Not 0: the generator would only return 0. */
-    worker->random_state = hash(settings->seed ^ hash(launch->ordinal ^ hash(i))) | 1;
-    const Outcome outcome = simt_run_block(worker);
-    if (worker->idle_atomics >= SIMT_PATIENCE) launch->stuck--;
-    worker->idle_atomics = 0;
-    worker->changes++;
-    if (outcome == FINISHED) {
-      atomic_fetch_add(&launch->blocks_done, 1);
-    } else {
-      worker->failed_launch = launch->ordinal;
-      worker->failed_turn = n;
-      atomic_store(&launch->failed, true);
-    }
-    worker->counters.blocks++;
-    worker->counters.threads += threads;
+    const bool failed = cluster->failed || run_block(worker, launch, cluster->number);
+    simt_cluster_leave(worker, failed);
   }
-  launch->running--;
+  launch->running -= leads;
   if (simt_observer != NULL && begun) simt_observer->worker_ended();
   pthread_mutex_lock(&pool.lock);
   add_counters(&pool.counters, &worker->counters);
@@ -146,7 +184,10 @@ static void *serve(void *argument) {
     if (pool.stop) break;
     Launch *launch = pool.launch;
     last_ordinal = launch->ordinal;
+    if (worker->number >= launch->groups * (int)launch->cluster_size) continue;
+    launch->workers_joined++;
     pool.busy++;
+    pthread_cond_signal(&pool.done);
     pthread_mutex_unlock(&pool.lock);
     run_blocks(worker, launch);
     pthread_mutex_lock(&pool.lock);
@@ -165,6 +206,7 @@ static void start_workers(int count) {
   while (pool.thread_count < count - 1) {
     const int next = pool.thread_count + 1;
     if (pool.workers[next] == NULL) pool.workers[next] = simt_zeroed(1, sizeof(Worker));
+    pool.workers[next]->number = next;
     if (pthread_create(&pool.threads[next], &attributes, serve, pool.workers[next]) != 0) break;
     pool.thread_count++;
   }
@@ -204,19 +246,29 @@ __attribute__((destructor)) static void stop_at_exit(void) {
   if (!in_kernel) stop_workers();
 }
 
-static void run_grid(Launch *launch) {
+/** Wakes as many OS threads as can help; all, if some of those that wait must not. */
+static void call_helpers(const Launch *launch) {
+  const int workers = launch->groups * (int)launch->cluster_size;
+  if (workers <= pool.thread_count) pthread_cond_broadcast(&pool.work);
   const uint64_t helpers = launch->block_count - 1;
-  pthread_mutex_lock(&pool.lock);
-  pool.launch = launch;
   for (uint64_t i = 0; i < helpers && i < (uint64_t)pool.thread_count; i++) {
     pthread_cond_signal(&pool.work);
   }
+}
+
+static void run_grid(Launch *launch) {
+  pthread_mutex_lock(&pool.lock);
+  pool.launch = launch;
+  call_helpers(launch);
   pthread_mutex_unlock(&pool.lock);
   pool.workers[0]->os_thread = pthread_self();
   simt_watch_begin(launch, pool.workers);
   run_blocks(pool.workers[0], launch);
 
   pthread_mutex_lock(&pool.lock);
+  /* The workers of a cluster wait for each other. */
+  const int members = launch->cluster_size > 1 ? launch->groups * (int)launch->cluster_size : 1;
+  while (launch->workers_joined < members - 1) pthread_cond_wait(&pool.done, &pool.lock);
   pool.launch = NULL;
   while (pool.busy > 0) pthread_cond_wait(&pool.done, &pool.lock);
   pool.counters.launches++;
@@ -256,19 +308,53 @@ static void report_first_failure(Launch *launch) {
 
 /* --- Launches ------------------------------------------------------------------------------- */
 
+dim3 gridDim, blockDim;
+
+/** Starts as many groups of workers as SIMT_THREADS and the grid allow, at least one: in each, one
+ * worker runs at a time. */
+static bool make_groups(Launch *launch, const Settings *settings) {
+  const int size = (int)launch->cluster_size;
+  int groups = settings->workers;
+  if (groups > MAX_WORKERS / size) groups = MAX_WORKERS / size;
+  if (size > 1 && (uint64_t)groups > launch->cluster_count) groups = (int)launch->cluster_count;
+  start_workers(groups * size);
+  if (groups > (pool.thread_count + 1) / size) groups = (pool.thread_count + 1) / size;
+  launch->groups = groups;
+  launch->clusters = simt_zeroed((size_t)groups + (groups == 0), sizeof *launch->clusters);
+  for (int i = 0; i < groups; i++) {
+    simt_cluster_begin(&launch->clusters[i], &pool.workers[i * size], (unsigned)size);
+  }
+  return groups > 0;
+}
+
+static void end_groups(Launch *launch) {
+  for (int i = 0; i < launch->groups; i++) simt_cluster_end(&launch->clusters[i]);
+  free(launch->clusters);
+}
+
 static void run_launch(Launch *launch, const Settings *settings) {
   char damage[256];
+  gridDim = launch->grid;
+  blockDim = launch->block;
   launch->ordinal = ++pool.launches;
   launch->workers = pool.workers;
   launch->block_count = (uint64_t)launch->grid.x * launch->grid.y * launch->grid.z;
-  choose_block_order(launch, settings);
-  start_workers(settings->workers);
+  launch->cluster_size = launch->cluster.x * launch->cluster.y * launch->cluster.z;
+  launch->cluster_count = launch->block_count / launch->cluster_size;
+  choose_order(launch, settings);
+  if (!make_groups(launch, settings)) {
+    fprintf(stderr, "simt: no OS threads for a cluster of %u blocks\n", launch->cluster_size);
+    free(launch->clusters);
+    simt_set_sticky_error(cudaErrorLaunchOutOfResources);
+    return;
+  }
   simt_faults_use_own_stack();
   simt_faults_watch();
   if (simt_observer != NULL) simt_observer->launch_begins(launch);
   run_grid(launch);
   report_first_failure(launch);
   if (simt_observer != NULL) simt_observer->launch_ended(launch);
+  end_groups(launch);
   simt_memory_take_back();
   if (launch->failed) {
     simt_set_sticky_error(launch->error);

@@ -30,7 +30,7 @@ static unsigned registers_at_start(const Worker *worker) {
 void simt_begin_hopper(Worker *worker) {
   Hopper *hopper = worker->hopper;
   if (hopper == NULL) return;
-  hopper->shared = (uintptr_t)smem;
+  hopper->shared = (uintptr_t)worker->shared;
   hopper->mbarrier_count = 0;
   hopper->loads.count = hopper->stores.count = 0;
   memset(hopper->named, 0, sizeof hopper->named);
@@ -113,15 +113,28 @@ void simt_fence_mbarrier_init(void) {
   Worker *worker = simt_worker;
   Hopper *hopper = simt_hopper(worker);
   for (int i = 0; i < hopper->mbarrier_count; i++) {
-    if (hopper->mbarriers[i].initialised_by == worker->running) hopper->mbarriers[i].fenced = true;
+    Mbarrier *barrier = &hopper->mbarriers[i];
+    if (barrier->initialised_by != worker->running || barrier->fenced) continue;
+    barrier->fenced = true;
+    barrier->fenced_in = worker->cluster->phase;
   }
 }
 
 int simt_find_mbarrier(Worker *worker, const void *barrier, const void *call_site) {
   const int i = find_mbarrier(simt_hopper(worker), barrier);
   if (i >= 0) return i;
-  simt_complain(call_site, "no mbarrier has been initialised at this address, shared + %td",
-                (const char *)barrier - (const char *)smem);
+  char block[48] = "";
+  if (worker != simt_worker)
+    snprintf(block, sizeof block, " of the block of rank %u", worker->rank);
+  simt_complain(call_site, "no mbarrier has been initialised at this address, shared + %td%s",
+                (const char *)barrier - (const char *)worker->shared, block);
+}
+
+bool simt_is_published(const Worker *worker, const void *barrier) {
+  const int i = worker->hopper != NULL ? find_mbarrier(worker->hopper, barrier) : -1;
+  if (i < 0 || !worker->hopper->mbarriers[i].fenced) return false;
+  return worker->cluster->phase != worker->hopper->mbarriers[i].fenced_in &&
+         simt_worker->arrived_at[simt_worker->running] == 0;
 }
 
 static void end_phase_if_complete(Worker *worker, int i) {
@@ -132,9 +145,7 @@ static void end_phase_if_complete(Worker *worker, int i) {
   simt_unpark(worker, AN_MBARRIER, (unsigned)i);
 }
 
-void simt_mbarrier_arrive(void *address, unsigned bytes) {
-  Worker *worker = simt_worker;
-  const void *call_site = __builtin_return_address(0);
+static void arrive(Worker *worker, void *address, unsigned bytes, const void *call_site) {
   const int i = simt_find_mbarrier(worker, address, call_site);
   Mbarrier *barrier = &worker->hopper->mbarriers[i];
   if (barrier->pending == 0) {
@@ -147,27 +158,59 @@ void simt_mbarrier_arrive(void *address, unsigned bytes) {
   }
   if (simt_observer != NULL) {
     simt_observer->mbarrier_used(address, false, call_site);
-    simt_observer->mbarrier_arrived(i);
+    simt_observer->mbarrier_arrived(worker, i);
   }
   barrier->bytes += bytes;
   barrier->pending--;
   end_phase_if_complete(worker, i);
 }
 
-void simt_mbarrier_complete(Worker *worker, int i, unsigned bytes) {
-  worker->hopper->mbarriers[i].bytes -= bytes;
-  end_phase_if_complete(worker, i);
+void simt_mbarrier_arrive(void *address, unsigned bytes) {
+  arrive(simt_worker, address, bytes, __builtin_return_address(0));
 }
 
-void simt_mbarrier_wait(void *address, unsigned parity) {
-  Worker *worker = simt_worker;
+void simt_mbarrier_arrive_at(void *address, unsigned rank) {
   const void *call_site = __builtin_return_address(0);
+  Worker *worker = simt_cluster_member(rank, call_site);
+  simt_require_live(worker, call_site);
+  arrive(worker, simt_cluster_map(address, rank), 0, call_site);
+}
+
+void simt_mbarrier_complete(const TensorCopy *copy) {
+  Mbarrier *barrier = &copy->target->hopper->mbarriers[copy->barrier];
+  barrier->bytes -= copy->bytes;
+  barrier->brought_by = copy->call_site;
+  end_phase_if_complete(copy->target, copy->barrier);
+}
+
+static void wait_for(void *address, unsigned parity, bool of_cluster, const void *call_site) {
+  Worker *worker = simt_worker;
   const int i = simt_find_mbarrier(worker, address, call_site);
   Mbarrier *barrier = &worker->hopper->mbarriers[i];
   if (simt_observer != NULL) simt_observer->mbarrier_used(address, false, call_site);
   while ((barrier->phase & 1) == (parity & 1)) simt_park(AN_MBARRIER, (unsigned)i, call_site);
   barrier->awaited = barrier->phase;
-  if (simt_observer != NULL) simt_observer->mbarrier_passed(i);
+  if (simt_observer != NULL) simt_observer->mbarrier_passed(i, of_cluster);
+}
+
+void simt_mbarrier_wait(void *address, unsigned parity) {
+  wait_for(address, parity, false, __builtin_return_address(0));
+}
+
+void simt_mbarrier_wait_cluster(void *address, unsigned parity) {
+  wait_for(address, parity, true, __builtin_return_address(0));
+}
+
+void simt_refuse_end_of_bytes(Worker *worker) {
+  const Hopper *hopper = worker->hopper;
+  for (int i = 0; hopper != NULL && i < hopper->mbarrier_count; i++) {
+    const Mbarrier *barrier = &hopper->mbarriers[i];
+    if (barrier->bytes >= 0) continue;
+    simt_complain(barrier->brought_by,
+                  "the block ends after tensor copies brought %lld bytes to its mbarrier at shared "
+                  "+ %u that nobody expected",
+                  (long long)-barrier->bytes, offset_of(hopper, barrier));
+  }
 }
 
 /* --- Named barriers --------------------------------------------------------------------------- */
@@ -279,6 +322,10 @@ void simt_describe_awaited(const Worker *worker, const Wait *wait, char *text, s
                barrier->arrived, barrier->threads);
       break;
     }
+    case THE_CLUSTER:
+      snprintf(text, text_size, "the cluster's barrier: %u of %u threads have arrived",
+               worker->cluster->arrived, worker->cluster->threads);
+      break;
     case ANOTHER_VALUE:
       simt_describe_value(worker, wait->address, text, text_size);
       break;

@@ -42,15 +42,21 @@ typedef struct Observer {
   void (*copy_arrived)(const AsyncCopy *copy);
   /** Before it is initialised, or used by an arrival or a wait. */
   void (*mbarrier_used)(const void *barrier, bool initialises, const void *call_site);
-  /* By the number of the barrier; arrivals before they count, passes after the wait. */
-  void (*mbarrier_arrived)(int barrier);
-  void (*mbarrier_passed)(int barrier);
+  /* By the number of the barrier among its owner's; arrivals before they count, passes after the
+     wait. */
+  void (*mbarrier_arrived)(Worker *owner, int barrier);
+  void (*mbarrier_passed)(int barrier, bool of_cluster); /* .acquire.cluster */
   void (*named_barrier_arrived)(unsigned id);
   /** For those that wait, and for the running thread, the last to arrive, if it `waits`. */
   void (*named_barrier_opens)(unsigned id, bool waits);
+  /** barrier.cluster: a thread arrives, unless with .relaxed; all have; a thread has waited. */
+  void (*cluster_arrived)(void);
+  void (*cluster_opens)(void);
+  void (*cluster_passed)(void);
+  void (*block_ended)(void); /* one of several of its cluster */
   void (*tensor_copy_issued)(const TensorCopy *copy);
   void (*tensor_copy_landed)(const TensorCopy *copy); /* before it is visible */
-  void (*proxy_fence)(void);
+  void (*proxy_fence)(bool of_cluster);
   void (*wgmma_issued)(const Wgmma *wgmma, bool first_warp);
   /* `reads_end`: from now on it does not read shared memory. */
   void (*wgmma_done)(const Wgmma *wgmma, bool reads_end);

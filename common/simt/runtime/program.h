@@ -16,6 +16,7 @@ void simt_forget_kernel_attributes(void);
 typedef struct SimtDeclaration {
   int most_threads;           /* in a block: __launch_bounds__ */
   size_t static_shared_bytes; /* in the kernel itself, not in what it calls */
+  dim3 cluster;               /* __cluster_dims__; without, one block */
 } SimtDeclaration;
 
 SimtDeclaration simt_declaration(const void *kernel);

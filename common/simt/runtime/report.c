@@ -294,9 +294,25 @@ static void report_instruction(const Worker *worker, const char *what, const cha
   tell_of_thread(worker, what, pc);
 }
 
+/** Those of the other blocks of its cluster, which it may wait for. */
+static void print_other_waits(const Worker *worker) {
+  char block[48];
+  for (unsigned rank = 0; rank < worker->launch->cluster_size; rank++) {
+    const Worker *other = worker->cluster->members[rank];
+    if (other == worker) continue;
+    if (other->live_threads > 0) {
+      print_waits(other);
+    } else {
+      format_index(other->block.index, block, sizeof block);
+      fprintf(stderr, "  block %s of the cluster has ended\n", block);
+    }
+  }
+}
+
 static void report_waits(const Worker *worker, const char *what) {
   print_headline(worker->launch, what);
   print_waits(worker);
+  print_other_waits(worker);
   tell_of_waits(worker, what);
 }
 
@@ -342,6 +358,7 @@ cudaError_t simt_report_failure(const Worker *worker) {
     case TIMED_OUT:
       return simt_report_timeout(worker->launch, worker);
     case FINISHED:
+    case ABANDONED:
       break;
   }
   return cudaErrorLaunchFailure;

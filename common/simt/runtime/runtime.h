@@ -10,6 +10,7 @@
  * - arithmetic.c   rounding modes; hints.c: what may explain a wrong result
  * - mbarrier.c, tensor_copy.c, wgmma.c, wgmma_math.c   those of compute capability 9.0: hopper.h
  * - launch.c     the grid, and the OS threads that take blocks from it; watch.c: its time limit
+ * - cluster.c    blocks of a cluster, which run in turns; its barrier: hopper.h
  * - fault.c      signals that kernels cause; alignment.c: misaligned accesses, which cause none
  * - report.c     error reports; source_line.c: file and line of an instruction
  * - api.c, event.c, errors.c     CUDA's own interface
@@ -34,6 +35,7 @@ enum {
   MAX_WARPS = MAX_THREADS / WARP_SIZE,
   /* Linux allows a program 65530 mappings: each worker takes 2 * MAX_THREADS, each allocation 2. */
   MAX_WORKERS = 16,
+  MAX_CLUSTER = 8, /* blocks: the portable limit */
   MAX_ALLOCATIONS = 15000,
   MAX_SHARED_BYTES = 227 << 10,
   COPY_BYTES = 16,        /* of a cp.async, and of a row of ldmatrix */
@@ -87,12 +89,17 @@ typedef struct Launch {
   void *arguments;
   size_t arguments_bytes;
   dim3 grid, block;
+  dim3 cluster; /* in blocks; 0: as the kernel was declared */
   size_t dynamic_shared_bytes;
   uint64_t ordinal; /* 1 for the program's first launch */
   uint64_t block_count;
-  uint64_t block_stride, first_block; /* the order of the blocks */
-  _Atomic uint64_t next_block, blocks_done;
-  atomic_bool failed; /* no more blocks are started; the first failure is reported */
+  unsigned cluster_size;  /* in blocks */
+  uint64_t cluster_count; /* of clusters, which are taken as a whole: most have one block */
+  uint64_t cluster_stride, first_cluster; /* their order */
+  _Atomic uint64_t next_cluster, blocks_done;
+  int groups, workers_joined; /* a group of cluster_size workers runs a cluster; of all groups */
+  struct Cluster *clusters;   /* one for each group */
+  atomic_bool failed;         /* no more blocks are started; the first failure is reported */
   atomic_bool timed_out;
   cudaError_t error;
   /* Workers that run blocks, and those of them whose threads only repeat atomics in vain. */
@@ -134,7 +141,8 @@ typedef enum Outcome {
   COPY_ABANDONED,
   WRONG_CALL, /* Worker.complaint says what is wrong */
   FAULTED,
-  TIMED_OUT
+  TIMED_OUT,
+  ABANDONED /* since another block of its cluster has failed */
 } Outcome;
 
 /** What a waiting thread waits for. */
@@ -219,6 +227,13 @@ struct Worker {
   dim3 threads_dim; /* the block shape of the fibers' SimtThreads */
   int thread_count; /* of a block */
   bool in_kernel;
+
+  int number;              /* of this worker */
+  struct Cluster *cluster; /* in which it runs blocks of this rank */
+  unsigned rank;
+  unsigned char *shared;            /* smem of its OS thread */
+  struct LabWorker *lab;            /* of the observer */
+  unsigned arrived_at[MAX_THREADS]; /* 1 + the phase of the cluster's barrier; 0: it has waited */
 
   int running; /* index of the running thread in its block */
   unsigned live_threads;

@@ -124,6 +124,7 @@ static Outcome why_stuck(const Worker *w) {
 
 static void run_others(Worker *w, Preference preference) {
   while (w->ready_warps == 0) {
+    if (simt_cluster_turn(w)) continue;
     if (!w->land_next(w)) end_block(w, why_stuck(w));
   }
   const int previous = w->running;
@@ -291,6 +292,7 @@ void simt_exit_thread(Worker *w) {
   const unsigned lane_bit = 1u << w->running % WARP_SIZE;
   w->warps[warp].live &= ~lane_bit;
   clear_ready(w, warp, lane_bit);
+  simt_cluster_exit(w);
   if (--w->live_threads == 0) return;
   for (int lane = 0; lane < WARP_SIZE; lane++) {
     if (w->warps[warp].in_instruction >> lane & 1) try_instruction(w, warp, lane);

@@ -187,9 +187,9 @@ static void put_launch(const Launch *launch, cudaStream_t stream) {
   memcpy(o->launch.arguments, launch->arguments, launch->arguments_bytes);
 }
 
-void simt_launch(const void *kernel, dim3 grid, dim3 block, size_t dynamic_shared_bytes,
-                 cudaStream_t stream, void (*entry)(void *arguments), void *arguments,
-                 size_t arguments_bytes) {
+void simt_launch(const void *kernel, dim3 grid, dim3 block, const dim3 *cluster,
+                 size_t dynamic_shared_bytes, cudaStream_t stream, void (*entry)(void *arguments),
+                 void *arguments, size_t arguments_bytes) {
   Launch launch = {
       .kernel = kernel,
       .entry = entry,
@@ -197,6 +197,7 @@ void simt_launch(const void *kernel, dim3 grid, dim3 block, size_t dynamic_share
       .arguments_bytes = arguments_bytes,
       .grid = grid,
       .block = block,
+      .cluster = cluster != NULL ? *cluster : simt_declaration(kernel).cluster,
       .dynamic_shared_bytes = dynamic_shared_bytes,
   };
   if (simt_worker != NULL) { /* it would wait for the launch that it belongs to */

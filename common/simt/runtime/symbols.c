@@ -19,7 +19,7 @@
 
 #include "program.h"
 
-static const char BOUND_NAME[] = "17simt_launch_bound";
+static const char BOUND_NAME[] = "17simt_launch_bound", CLUSTER_NAME[] = "17simt_cluster_dims";
 static const char CONSTANT_SECTION[] = "simt_constant", DEVICE_SECTION[] = "simt_device";
 
 enum { MAX_RANGES = 256 };
@@ -253,21 +253,24 @@ static bool is_own_array(const SimtVariable *array, const ElfW(Sym) * function) 
              rank_of(STT_FUNC, name, function->st_value);
 }
 
-static int launch_bound(const ElfW(Sym) * function) {
+/** The local constant of this name that a macro has put into a kernel; 0: it has none. */
+static int constant_of(const ElfW(Sym) * function, const char *constant) {
   const char *variable;
   FOR_EACH(STT_OBJECT, symbol) {
     if (!is_local_of(name_of(symbol), name_of(function), &variable)) continue;
-    if (strcmp(variable, BOUND_NAME) == 0) return *(const int *)(symbols.base + symbol->st_value);
+    if (strcmp(variable, constant) == 0) return *(const int *)(symbols.base + symbol->st_value);
   }
   return 0;
 }
 
 SimtDeclaration simt_declaration(const void *kernel) {
-  SimtDeclaration declaration = {.most_threads = 0};
+  SimtDeclaration declaration = {.cluster = {1, 1, 1}};
   read_once();
   const ElfW(Sym) *function = kernel_symbol(kernel);
   if (function == NULL) return declaration;
-  declaration.most_threads = launch_bound(function);
+  declaration.most_threads = constant_of(function, BOUND_NAME);
+  const unsigned packed = (unsigned)constant_of(function, CLUSTER_NAME);
+  if (packed != 0) declaration.cluster = (dim3){packed & 0xff, packed >> 8 & 0xff, packed >> 16};
   for (size_t i = 0; i < symbols.shared_count; i++) {
     const SimtVariable *array = &symbols.shared[i];
     if (is_own_array(array, function)) declaration.static_shared_bytes += array->size;

@@ -1,10 +1,11 @@
 /*
  * Tensor maps and the copies that use them (PTX ISA 8.7, 5.5 and 9.7.9.27.1), without im2col,
- * interleave and multicast. A load lands when no thread of the block can run; until then its target
+ * interleave. A load lands when no thread of the block can run; until then its target
  * holds NaN. A store reads shared memory when its thread waits for it.
  *
  * A bulk copy without a map (9.7.9.25) is a box of a tensor that has as many bytes, and a bulk
- * reduction is a store that adds.
+ * reduction is a store that adds. In a cluster a load may go to other blocks, and its source may be
+ * shared memory of its own block or, for st.async, registers.
  */
 #include <cudaTypedefs.h>
 #include <stdatomic.h>
@@ -179,11 +180,12 @@ static void copy_box(const TensorCopy *copy) {
       memset(row_buffer, 0, row_bytes);
       if (bytes > 0) memcpy(inside, (const void *)address, bytes);
     }
-    const uintptr_t at = copy->shared - (uintptr_t)smem + (uintptr_t)row * row_bytes;
+    unsigned char *shared = copy->target->shared;
+    const uintptr_t at = copy->shared - (uintptr_t)shared + (uintptr_t)row * row_bytes;
     for (unsigned j = 0; j < row_bytes; j += CHUNK) {
-      unsigned char *chunk = smem + simt_swizzled(at + j, map->swizzle_bytes);
+      unsigned char *chunk = shared + simt_swizzled(at + j, map->swizzle_bytes);
       if (load) {
-        memcpy(chunk, row_buffer + j, CHUNK);
+        memcpy(chunk, row_buffer + j, row_bytes < CHUNK ? row_bytes : CHUNK);
       } else {
         memcpy(row_buffer + j, chunk, CHUNK);
       }
@@ -226,11 +228,20 @@ static void check_shared(const Worker *worker, const TensorCopy *copy, unsigned 
   }
 }
 
+/** Makes it a copy to the shared memory of another block, where it goes to the own one. */
+static void send(TensorCopy *copy, Worker *target) {
+  copy->shared = copy->shared - (uintptr_t)copy->target->shared + (uintptr_t)target->shared;
+  copy->target = target;
+}
+
 /** What a copy instruction says, checked. */
 static TensorCopy make_copy(Worker *worker, const CUtensorMap *map, const void *shared,
                             const int *coordinates, const void *call_site) {
-  TensorCopy copy = {
-      .shared = (uintptr_t)shared, .thread = worker->running, .call_site = call_site};
+  TensorCopy copy = {.shared = (uintptr_t)shared,
+                     .issuer = worker,
+                     .target = worker,
+                     .thread = worker->running,
+                     .call_site = call_site};
   memcpy(&copy.map, map, sizeof copy.map);
   if (copy.map.is_map != IS_MAP) simt_complain(call_site, "a tensor copy without a tensor map");
   memcpy(copy.coordinates, coordinates, copy.map.rank * sizeof *coordinates);
@@ -257,6 +268,8 @@ static TensorCopy make_bulk_copy(Worker *worker, const void *global, const void 
                                    .element_bytes = sizeof(float),
                                    .is_map = IS_MAP},
                            .shared = (uintptr_t)shared,
+                           .issuer = worker,
+                           .target = worker,
                            .bytes = bytes,
                            .thread = worker->running,
                            .call_site = call_site};
@@ -277,48 +290,118 @@ static TensorCopy take(TensorCopies *copies, int i) {
 
 /* --- Loads ------------------------------------------------------------------------------------ */
 
-static void issue_load(Worker *worker, TensorCopy copy, void *barrier) {
-  copy.barrier = simt_find_mbarrier(worker, barrier, copy.call_site);
-  if (!simt_hopper(worker)->mbarriers[copy.barrier].fenced) {
+/** `barrier`: where it is in the running block, or there in the target's. */
+static void issue_load(TensorCopy copy, const void *barrier) {
+  Worker *target = copy.target;
+  simt_require_live(target, copy.call_site);
+  barrier = (const char *)barrier - (uintptr_t)smem + (uintptr_t)target->shared;
+  copy.barrier = simt_find_mbarrier(target, barrier, copy.call_site);
+  if (!simt_hopper(target)->mbarriers[copy.barrier].fenced && !copy.has_data) {
     simt_complain(copy.call_site, "a tensor copy for an mbarrier without fence.mbarrier_init");
   }
-  touch_box(worker, &copy);
+  if (!copy.has_data) touch_box(copy.issuer, &copy);
+  if (simt_observer != NULL && target != copy.issuer) {
+    simt_observer->mbarrier_used(barrier, false, copy.call_site);
+  }
   if (simt_observer != NULL) simt_observer->tensor_copy_issued(&copy);
   memset((void *)copy.shared, 0xff, copy.bytes);
-  append(&simt_hopper(worker)->loads, &copy);
-  worker->counters.tensor_copies++;
+  append(&simt_hopper(target)->loads, &copy);
+  if (!copy.repeats) copy.issuer->counters.tensor_copies++;
 }
 
 void simt_tensor_load(void *shared, const CUtensorMap *map, void *barrier, const int *coordinates) {
   const void *call_site = __builtin_return_address(0);
-  issue_load(simt_worker, make_copy(simt_worker, map, shared, coordinates, call_site), barrier);
+  issue_load(make_copy(simt_worker, map, shared, coordinates, call_site), barrier);
 }
 
 void simt_bulk_load(void *shared, const void *global, unsigned bytes, void *barrier) {
   const void *call_site = __builtin_return_address(0);
-  issue_load(simt_worker, make_bulk_copy(simt_worker, global, shared, bytes, call_site), barrier);
+  issue_load(make_bulk_copy(simt_worker, global, shared, bytes, call_site), barrier);
+}
+
+void simt_tensor_multicast(void *shared, const CUtensorMap *map, void *barrier,
+                           const int *coordinates, unsigned ranks) {
+  const void *call_site = __builtin_return_address(0);
+  TensorCopy copy = make_copy(simt_worker, map, shared, coordinates, call_site);
+  for (unsigned rest = ranks; rest != 0; rest &= rest - 1) {
+    send(&copy, simt_cluster_member((unsigned)__builtin_ctz(rest), call_site));
+    issue_load(copy, barrier);
+    copy.repeats = true;
+  }
+}
+
+void simt_bulk_send(void *target, const void *source, unsigned bytes, void *barrier,
+                    unsigned rank) {
+  const void *call_site = __builtin_return_address(0);
+  TensorCopy copy = make_bulk_copy(simt_worker, source, target, bytes, call_site);
+  copy.between = true;
+  send(&copy, simt_cluster_member(rank, call_site));
+  issue_load(copy, barrier);
+}
+
+void simt_store_async(void *own, const void *value, unsigned bytes, void *barrier, unsigned rank) {
+  Worker *worker = simt_worker;
+  const void *call_site = __builtin_return_address(0);
+  TensorCopy copy = {.map = {.sizes = {bytes / sizeof(float)},
+                             .strides = {sizeof(float)},
+                             .box = {(uint16_t)(bytes / sizeof(float))},
+                             .rank = 1,
+                             .element_bytes = sizeof(float),
+                             .is_map = IS_MAP},
+                     .shared = (uintptr_t)own,
+                     .issuer = worker,
+                     .target = worker,
+                     .between = true,
+                     .has_data = true,
+                     .bytes = bytes,
+                     .thread = worker->running,
+                     .call_site = call_site};
+  memcpy(copy.data, value, bytes);
+  check_shared(worker, &copy, bytes);
+  send(&copy, simt_cluster_member(rank, call_site));
+  issue_load(copy, barrier);
+}
+
+/** The copies in flight to the worker's block or, if there are none, to another one of its cluster;
+ * NULL: none. */
+static TensorCopies *loads_in_flight(const Worker *worker) {
+  const Cluster *cluster = worker->cluster;
+  for (unsigned i = 0; i < cluster->size; i++) {
+    Hopper *hopper = cluster->members[(worker->rank + i) % cluster->size]->hopper;
+    if (hopper != NULL && hopper->loads.count > 0) return &hopper->loads;
+  }
+  return NULL;
 }
 
 bool simt_land_tensor_load(Worker *worker) {
-  Hopper *hopper = worker->hopper;
-  if (hopper == NULL || hopper->loads.count == 0) return false;
+  TensorCopies *loads = loads_in_flight(worker);
+  if (loads == NULL) return false;
   /* Copies land in any order. */
   int i = 0;
-  if (worker->order == REVERSE) i = hopper->loads.count - 1;
-  if (worker->order == RANDOM) i = (int)(worker->random_state % (uint64_t)hopper->loads.count);
-  const TensorCopy copy = take(&hopper->loads, i);
+  if (worker->order == REVERSE) i = loads->count - 1;
+  if (worker->order == RANDOM) i = (int)(worker->random_state % (uint64_t)loads->count);
+  TensorCopy copy = take(loads, i);
+  if (copy.has_data) copy.map.address = (uintptr_t)copy.data;
   if (simt_observer != NULL) simt_observer->tensor_copy_landed(&copy);
   copy_box(&copy);
-  simt_mbarrier_complete(worker, copy.barrier, copy.bytes);
+  simt_mbarrier_complete(&copy);
   return true;
 }
 
 void simt_refuse_end_of_loads(Worker *worker) {
-  if (worker->hopper == NULL || worker->hopper->loads.count == 0) return;
-  const TensorCopy *copy = &worker->hopper->loads.list[0];
-  worker->running = copy->thread; /* that the report names */
-  simt_complain(copy->call_site,
-                "the block ends while a tensor copy to its shared memory is in flight");
+  const Cluster *cluster = worker->cluster;
+  for (unsigned rank = 0; rank < cluster->size; rank++) {
+    const Hopper *hopper = cluster->members[rank]->hopper;
+    for (int i = 0; hopper != NULL && i < hopper->loads.count; i++) {
+      const TensorCopy *copy = &hopper->loads.list[i];
+      const bool own = copy->issuer == worker, reads = own && copy->between && !copy->has_data;
+      if (copy->target != worker && !reads) continue;
+      if (own) worker->running = copy->thread; /* that the report names */
+      simt_complain(copy->call_site,
+                    "the block ends while a tensor copy %s its shared memory is in flight",
+                    copy->target == worker ? "to" : "from");
+    }
+  }
 }
 
 /* --- Stores ----------------------------------------------------------------------------------- */
@@ -376,5 +459,9 @@ void simt_refuse_exit_of_stores(Worker *worker) {
 }
 
 void simt_fence_proxy_async(void) {
-  if (simt_observer != NULL) simt_observer->proxy_fence();
+  if (simt_observer != NULL) simt_observer->proxy_fence(false);
+}
+
+void simt_fence_proxy_async_cluster(void) {
+  if (simt_observer != NULL) simt_observer->proxy_fence(true);
 }

@@ -74,7 +74,15 @@ def test_fields_are_documented(kind_step: Program, tmp_path: Path) -> None:
     """All fields of each kind of record, and of a record of --json, are in docs/json-records.md."""
     text = (REPOSITORY / "docs/json-records.md").read_text()
     documented = set(re.findall(r"`([a-z_0-9]+)`", text))
-    for kind in ("global_load", "global_store", "copy_global", "tensor_load", "tensor_store"):
+    for kind in (
+        "global_load",
+        "global_store",
+        "copy_global",
+        "tensor_load",
+        "tensor_store",
+        "remote_load",
+        "remote_store",
+    ):
         documented |= {f"{kind}_{field}" for field in ("requests", "bytes", "sectors", "used_bytes", "most_sectors")}
     for kind in ("shared_load", "shared_store", "ldmatrix", "copy_shared", "wgmma_read"):
         documented |= {f"{kind}_{field}" for field in ("requests", "bytes", "wavefronts", "conflicts", "most_ways")}
