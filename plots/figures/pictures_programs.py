@@ -1,4 +1,5 @@
-"""Pictures of other programs of chapter 0: the bitonic network of f06, a pass of f06b, streams of f09, locks of f10."""
+"""Pictures of other programs of chapter 0: the bitonic network of f06, a pass of f06b, streams of f09, locks of f10, a cluster of
+f11."""
 
 from pathlib import Path
 
@@ -175,6 +176,43 @@ def locks(directory: Path) -> None:
     picture.save(directory)
 
 
+def cluster(directory: Path) -> None:
+    """f11: the parts that the blocks of a cluster tell each other."""
+    picture = Picture(
+        "f11_cluster",
+        460,
+        322,
+        "f11: a row in the shared memory of a cluster",
+        "A row of numbers is cut into parts, of which each block of a cluster keeps one in its shared memory. Each "
+        "block has an array with a place for the part of every block. Block 1 stores its maximum and sum into place 1 "
+        "of the arrays of all blocks, and so do the other blocks with theirs.",
+    )
+    blocks, left, width, gap = 4, 8, 104, 10
+    picture.text(left, 20, "The row in global memory, read once", "bold")
+    for block in range(blocks):
+        x = left + block * (width + gap)
+        middle = x + width / 2
+        picture.tile(left + block * 111, 32, 111, 26, "q", "", "thin")
+        picture.text(left + block * 111 + 55, 50, f"part {block}", "small", "middle")
+        picture.tile(x, 80, width, 196, "n", "", "thin")
+        picture.tile(x + 8, 100, width - 16, 34, "q", "", "thin")
+        picture.text(middle, 121, "kept", "small", "middle")
+        picture.arrow((left + block * 111 + 55, 58), (middle, 98))
+        picture.text(middle, 156, "m, l of its part", "small", "middle")
+        for place in range(blocks):
+            look = "k" if place == 1 else "v"
+            picture.tile(x + 8 + place * 22, 216, 22, 26, look, "", "thin")
+            picture.text(x + 19 + place * 22, 234, str(place), "small", "middle")
+        picture.text(middle, 262, "parts", "small", "middle")
+        picture.text(middle, 294, f"block {block}", "small", "middle")
+    source = left + width + gap + width / 2
+    for block in range(blocks):
+        x = left + block * (width + gap) + 8 + 1.5 * 22
+        picture.arrow((source, 162), (x, 214))
+    picture.text(left, 314, "Arrows to place 1: block 1 stores into the shared memory of all blocks.", "small")
+    picture.save(directory)
+
+
 def all_of(directory: Path) -> None:
-    for draw in (network, radix, streams, locks):
+    for draw in (network, radix, streams, locks, cluster):
         draw(directory)
