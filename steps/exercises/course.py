@@ -31,6 +31,9 @@ COURSE = (
             ("exf08c", 2, 20, "waits and barriers of a pipeline of copies"),
             ("exf09", 1, 15, "events between streams"),
             ("exf10", 2, 20, "an atomic lock, its fences, and the order of two locks"),
+            ("exf11", 2, 25, "the barriers of a cluster, and stores into other blocks"),
+            ("broken33", 2, 15, "which threads a barrier orders"),
+            ("broken34", 2, 20, "how long a block must stay"),
         ),
     ),
     Chapter(

@@ -128,6 +128,12 @@ EXERCISES = {exercise.name: exercise for exercise in (
         Part("one lock", 2, ("-n 500 --stage=lock", "-n 2000 --stage=lock")),
         Part("two locks", 2, ("-n 500 --stage=two-locks", "-n 2000 --stage=two-locks"))),
         fails="read of what another thread of the block wrote, nothing orders them"),
+    Exercise("exf11", "f11", (), (
+        Part("one row", 2, ("-n 2000 --stage=cluster", "-n 2048 --stage=cluster")),
+        Part("several rows, in other orders of blocks", 2, ("-n 5000 --stage=cluster",), setting="SIMT_ORDER=random:3"),
+        Part("the row is read once", 1, ("-n 4096 --stage=cluster",), counts=("global_load_sectors",),
+             gpu="-n 67108864 --stage=cluster")),
+        fails="read of shared memory that nobody wrote"),
     Exercise("ex01", "step01", (), (
         Part("several heads", 1, ("-n 40 -k 70 -H 3 -d 32",)),
         Part("several batch entries", 1, ("-n 70 -k 40 -H 2 -b 3 -d 32",)),
@@ -620,4 +626,12 @@ EXERCISES = {exercise.name: exercise for exercise in (
         Part("D = 128", 2, ("-n 100 -d 128",)),
         Part("D = 64", 2, ("-n 100", "-n 77 -k 150 -m causal"))),
         fails="200 of 200 checked rows of dQ, 0 of 200 of dK, 0 of dV", judge="judge_backward"),
+    Exercise("broken33", "f11", (), (
+        Part("one row", 2, ("-n 2000 --stage=cluster",)),
+        Part("several rows", 2, ("-n 5000 --stage=cluster",))),
+        fails="shared memory race: read of what another thread wrote, no barrier between"),
+    Exercise("broken34", "f11", (), (
+        Part("one row", 2, ("-n 2000 --stage=cluster",)),
+        Part("several rows", 2, ("-n 5000 --stage=cluster",))),
+        fails="use of shared memory of a block that may have ended"),
 )}
