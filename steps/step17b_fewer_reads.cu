@@ -129,16 +129,17 @@ __device__ __forceinline__ void start_dk(float (&dk)[HEAD_DIM / MMA_N][4],
 }
 // [dk]
 
-/** What a consumer does: dV and dK of its 64 keys, and their dS^T. */
+/** Adds up dV and dK of the 64 keys of a consumer, from 0 on, and writes their dS^T. */
 template <typename T, int HEAD_DIM, int BLOCK_M>
-__device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Problem &problem,
-                                        const BackwardTensors &t, KeyBlock block,
-                                        const QueryTiles<BLOCK_M> &tiles, int consumer) {
+__device__ __forceinline__ void sum_gradients(Shared<T, HEAD_DIM> &shared, const Problem &problem,
+                                              const KeyBlock &block,
+                                              const QueryTiles<BLOCK_M> &tiles, int consumer,
+                                              float (&dv)[1][HEAD_DIM / MMA_N][4],
+                                              float (&dk)[1][HEAD_DIM / MMA_N][4]) {
   constexpr int N = BLOCK_M / MMA_N;
   const int warp = __shfl_sync(FULL_WARP, threadIdx.x / WARP_SIZE % 4, 0);
   const int row = 64 * consumer + 16 * warp;  // of S^T: the first of this warp
   const float scale_log2 = problem.scale * LOG2_E;
-  float dv[1][HEAD_DIM / MMA_N][4] = {}, dk[1][HEAD_DIM / MMA_N][4] = {};
   uint32_t p[N / 2][4];  // P^T of a tile, rounded
   QueryTile tile = {block.first_head, tiles.first_q};
   PipelineState<Tiles<HEAD_DIM>::STAGES> state;
@@ -185,7 +186,16 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Probl
     wgmma_wait<0>(dk[0]);
   }
   // [loop]
-  const int key = block.first_key + row;
+}
+
+/** What a consumer does: dV and dK of its 64 keys, and their dS^T. */
+template <typename T, int HEAD_DIM, int BLOCK_M>
+__device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Problem &problem,
+                                        const BackwardTensors &t, KeyBlock block,
+                                        const QueryTiles<BLOCK_M> &tiles, int consumer) {
+  float dv[1][HEAD_DIM / MMA_N][4] = {}, dk[1][HEAD_DIM / MMA_N][4] = {};
+  sum_gradients(shared, problem, block, tiles, consumer, dv, dk);
+  const int key = block.first_key + 64 * consumer + 16 * (threadIdx.x / WARP_SIZE % 4);
   store_keys(dv, 1.0f / (1 << P_SHIFT<T>), (T *)t.d_v, problem.v_strides, problem, block, key);
   store_keys(dk, problem.scale, (T *)t.d_k, problem.k_strides, problem, block, key);
 }
