@@ -15,6 +15,7 @@
  * less-shared  the device reports 99 KiB of shared memory per block, then 64 KiB
  * most-tiles  as many tiles of queries as a step may have, then more
  * l2         the device reports an L2 cache for K and V of two of three heads
+ * again      the same once more, or SAME_BITS_RUNS times, of longer tensors
  *
  * Gaps hold NaN; the gaps of O must hold the same bits afterwards. A backward step gets an O that
  * is placed like the O of others, and a dO; its gradients are placed like Q, K and V. One line is
@@ -495,6 +496,24 @@ static void compare_with_l2(Problem p) {
   free_answer(&expected);
 }
 
+/** SAME_BITS_RUNS times, or once: several blocks add to the same rows of dQ. */
+static void compare_again(Problem p) {
+  if (p.o_dtype != DTYPE_FP16) return;
+  const char *runs = getenv("SAME_BITS_RUNS");
+  p.q_len = runs == NULL ? 300 : 2000;
+  p.kv_len = runs == NULL ? 400 : 2100;
+  Answer expected = solve_compact(p);
+  for (int i = 0; i < (runs == NULL ? 1 : atoi(runs)); i++) {
+    Place places[TENSORS];
+    for (int tensor = Q; tensor <= O; tensor++) {
+      *strides_of(&p, tensor) = strides_with_gaps(&p, tensor, 0, 0, 0, NO_STRIDE);
+      places[tensor] = place_in_one(&p, tensor, 0);
+    }
+    compare_with(&expected, &p, places, "again");
+  }
+  free_answer(&expected);
+}
+
 /** No length is a multiple of a tile; under a causal mask the first rows of the second pair of
  * lengths attend nothing. The mask follows from the rest, so that every three of lengths, head
  * dimension, type and mask occur in all combinations. `half` is 0 or 1 for half of the problems,
@@ -530,6 +549,7 @@ int main(int argc, char **argv) {
       {"pointers", compare_odd_pointers}, {"refusals", ask_with_odd_pointers},
       {"old-gpu", ask_on_old_gpu},        {"less-shared", compare_with_less_shared},
       {"most-tiles", ask_for_many_tiles}, {"l2", compare_with_l2},
+      {"again", compare_again},
   };
   const int half = argc == 3 ? argv[2][0] - '0' : -1;
   for (size_t i = 0; argc >= 2 && i < sizeof TRIALS / sizeof *TRIALS; i++) {
@@ -539,7 +559,7 @@ int main(int argc, char **argv) {
   }
   fprintf(stderr,
           "usage: %s padded|wide|ragged|poisoned|guarded|strides|pointers|refusals|old-gpu|"
-          "less-shared|most-tiles|l2 [0|1]\n",
+          "less-shared|most-tiles|l2|again [0|1]\n",
           argv[0]);
   return EXIT_USAGE;
 }

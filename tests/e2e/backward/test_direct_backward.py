@@ -1,5 +1,6 @@
 """Backward steps called directly, with tensors that the command line cannot ask for: step_under_test.c."""
 
+import os
 import subprocess
 
 import pytest
@@ -40,3 +41,13 @@ def test_tensor_cores_refuse_pointers_that_16_bytes_cannot_reach(step: Program) 
     lines = lines_of(step, "refusals")
     assert len(lines) == 8 * PROBLEMS  # Q, K, V, O, dO, dQ, dK and dV
     assert all(line.endswith(": cudaErrorMisalignedAddress") for line in lines)
+
+
+def test_the_same_bits_again(step: Program) -> None:
+    """Blocks that add to the same rows do so in one order. For 1,000 runs of step NN on a GPU:
+    SAME_BITS_RUNS=1000 make test-e2e BACKEND=cuda PYTEST_ARGS='-k "same_bits_again and stepNN"'"""
+    if not step.facts["deterministic"] or step.facts["needs_compute_capability"] is None or not step.takes(64):
+        pytest.skip("it says that bits may differ, or adds in one block, or takes other head dimensions")
+    lines = lines_of(step, "again")
+    assert len(lines) == 4 * int(os.environ.get("SAME_BITS_RUNS", "1"))
+    assert all(line.endswith(": same bits") for line in lines)
