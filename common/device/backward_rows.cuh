@@ -108,6 +108,7 @@ template <int BLOCK_M>
 struct QueryTiles {
   int first_q, last_q; /**< of the first and the last tile of each head */
   int count;           /**< of all heads together */
+  int step = BLOCK_M;  /**< from one tile to the next */
 
   /** Those of the block whose first key is `first_key`. */
   __device__ __forceinline__ QueryTiles(const Problem &problem, int first_key) {
@@ -117,10 +118,15 @@ struct QueryTiles {
         first_query(problem, first_key) < problem.q_len ? (last_q - first_q) / BLOCK_M + 1 : 0;
     count = problem.q_heads / problem.kv_heads * tiles;
   }
+  /** From now on the last tile of each head comes first. */
+  __device__ __forceinline__ void reverse() {
+    const int last = first_q;
+    first_q = last_q, last_q = last, step = -BLOCK_M;
+  }
   /** The tile after this one. */
   __device__ __forceinline__ QueryTile next(QueryTile tile) const {
-    return tile.first_q < last_q ? QueryTile{tile.head, tile.first_q + BLOCK_M}
-                                 : QueryTile{tile.head + 1, first_q};
+    return tile.first_q != last_q ? QueryTile{tile.head, tile.first_q + step}
+                                  : QueryTile{tile.head + 1, first_q};
   }
   /** The tile before this one. */
   __device__ __forceinline__ QueryTile previous(QueryTile tile) const {
