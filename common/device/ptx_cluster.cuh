@@ -130,6 +130,18 @@ __device__ __forceinline__ void mbarrier_arrive_at(uint64_t *barrier, int rank) 
 #endif
 }
 
+/** The same with .relaxed: says that this thread has read something, but makes nothing visible that
+ * it has written. .release would wait for all its stores and reductions, of device memory too. */
+__device__ __forceinline__ void mbarrier_arrive_at_relaxed(uint64_t *barrier, int rank) {
+#ifdef __CUDACC__
+  CLUSTER_ASM("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(
+                  cluster_address(barrier, rank))
+              : "memory");
+#else
+  simt_mbarrier_arrive_at(barrier, (unsigned)rank);
+#endif
+}
+
 /** mbarrier_wait() with .acquire.cluster: what threads of other blocks had done before they arrived
  * is visible. */
 __device__ __forceinline__ void mbarrier_wait_cluster(uint64_t *barrier, uint32_t parity) {
