@@ -20,7 +20,7 @@ struct BackwardMaps;  // backward_maps.cuh
 using TmaKernel = void (*)(Problem problem, BackwardTensors t, PassHeads heads, BackwardMaps maps);
 
 /** What the thread blocks of a kernel divide among them. */
-enum Share { SHARE_ROWS, SHARE_QUERIES, SHARE_KEYS, SHARE_SUMS };
+enum Share { SHARE_ROWS, SHARE_QUERIES, SHARE_KEYS, SHARE_KEY_PAIRS, SHARE_SUMS };
 
 /** A kernel of a configuration. */
 struct BackwardPart {
@@ -69,6 +69,8 @@ static dim3 backward_grid(const BackwardPart &part, const Problem *problem, int 
       return dim3(blocks(problem->q_len, part.tile) * heads);
     case SHARE_KEYS:
       return dim3(blocks(problem->kv_len, part.tile) * (heads / group_size(problem)));
+    case SHARE_KEY_PAIRS:  // clusters of two blocks
+      return dim3(2 * blocks(problem->kv_len, 2 * part.tile) * (heads / group_size(problem)));
     case SHARE_SUMS:
       break;
   }
