@@ -2,10 +2,10 @@
  * @file
  * The backward pass, and what a step that computes it provides in place of Step::forward.
  *
- * Such a step sets Step::backward and leaves Step::forward and Step::block_masks NULL. Its
- * workspace is for D, for sums that several thread blocks add to, and the like. All that describes
- * a step keeps its meaning: Step::supports, describe, workspace_bytes, workspace_zero and
- * nondeterministic. A step that adds in an order that may change sets the last.
+ * Such a step sets Step::backward and leaves Step::forward NULL. Its workspace is for D, for sums
+ * that several thread blocks add to, and the like. All that describes a step keeps its meaning:
+ * Step::supports, describe, workspace_bytes, workspace_zero and nondeterministic. A step that adds
+ * in an order that may change sets the last.
  */
 #ifndef BACKWARD_H
 #define BACKWARD_H
@@ -35,6 +35,8 @@ typedef struct BackwardTensors {
   const void *d_o;           /**< dO */
   void *d_q, *d_k, *d_v;     /**< the outputs, which the step writes as a whole: dQ, dK, dV */
   void *workspace;           /**< as Tensors::workspace */
+  const struct BlockMask *block_mask; /**< as Tensors::block_mask */
+  void *prepared;                     /**< as Tensors::prepared */
 } BackwardTensors;
 
 /** The query heads that share a key/value head. */

@@ -7,10 +7,15 @@ checked_object = $(if $(filter cpu,$(BACKEND)),$(BUILD)/checked/$(call stem_of,$
 STEP_PROGRAMS := $(STEPS:%=$(BUILD)/%)
 
 # Programs of backward steps are linked with a forward step, which computes O and LSE: the one whose table
-# says so. All its names become local but that of its descriptor.
+# says so, or for steps that take masks that of `masked_forward`. All its names become local but that of its
+# descriptor.
 BACKWARD_STEPS := $(shell grep -lE '^ *\.backward = ' $(STEP_FILES))
-FORWARD_STEP := $(basename $(notdir $(shell grep -l '^\[forward\]' steps/*.toml)))
-forward_object = $(if $(filter $(BACKWARD_STEPS),$(call sources_of,$(1))),$(BUILD)/forward/$(FORWARD_STEP).o)
+MASKED_STEPS := $(shell grep -lE '^ *\.block_masks = ' $(STEP_FILES))
+forward_with = $(BUILD)/forward/$(basename $(notdir $(shell grep -l '^\[$(1)\]' steps/*.toml))).o
+FORWARD_OBJECT := $(call forward_with,forward)
+MASKED_FORWARD_OBJECT := $(call forward_with,masked_forward)
+forward_for = $(if $(filter $(BACKWARD_STEPS),$(1)),$(if $(filter $(MASKED_STEPS),$(1)),$(MASKED_FORWARD_OBJECT),$(FORWARD_OBJECT)))
+forward_object = $(call forward_for,$(call sources_of,$(1)))
 # Forward kernels alone: what calls Step::forward.
 FORWARD_STEPS := $(filter-out $(foreach file,$(notdir $(BACKWARD_STEPS)),$(firstword $(subst _, ,$(file)))),$(STEPS))
 
@@ -94,7 +99,10 @@ $(STEP_PROGRAMS) $(FULL_NAMES:%=$(BUILD)/%): $(BUILD)/%: $$(call step_object,$$*
     $$(call checked_object,$$*) $$(call forward_object,$$*) $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program)
 
-$(BUILD)/forward/$(FORWARD_STEP).o: $(BUILD)/steps/$(FORWARD_STEP).o
+$(BUILD)/forward/%.o: $(BUILD)/steps/%.o
 	@mkdir -p $(@D)
 	$(Q)$(LD) -r --force-group-allocation $< -o $@
-	$(Q)$(OBJCOPY) --redefine-sym step=forward_step --keep-global-symbol=forward_step $@
+	$(Q)$(OBJCOPY) --redefine-sym step=$(NAME) --keep-global-symbol=$(NAME) $@
+
+$(FORWARD_OBJECT): private NAME := forward_step
+$(MASKED_FORWARD_OBJECT): private NAME := masked_forward_step

@@ -14,6 +14,7 @@ typedef struct Comparison {
   const HostOutputs *outputs;
   const CheckPlan *plan;     /**< rows of O, or of dQ */
   const CheckPlan *key_plan; /**< rows of dK and dV */
+  const BlockMask *mask;     /**< HostBackwardInputs::mask */
 } Comparison;
 
 /** Sets `result`; prints what is wrong to `failure`, which may be NULL. EXIT_DEVICE if memory runs

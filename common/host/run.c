@@ -138,7 +138,7 @@ static bool build_mask(RunRecord *run, Resources *r, Error *error) {
 static bool prepare_mask(RunRecord *run, Resources *r, Error *error) {
   if (step.block_masks == NULL) return true;
   if (!save_mask(run, r, error) ||
-      !device_mask_create(&run->request->problem, r->block_mask, &r->mask, error)) {
+      !device_mask_create(&run->request->problem, step_build(), r->block_mask, &r->mask, error)) {
     return false;
   }
   run->mask_facts.mask_bytes = r->mask.mask_bytes;
@@ -147,13 +147,23 @@ static bool prepare_mask(RunRecord *run, Resources *r, Error *error) {
   run->mask_facts.prepare_ms = r->mask.prepare_ms;
   r->tensors.tensors.block_mask = &r->mask.mask;
   r->tensors.tensors.prepared = r->mask.prepared;
+  r->tensors.backward.block_mask = &r->mask.mask;
+  r->tensors.backward.prepared = r->mask.prepared;
   return true;
 }
 
 /** Creates the tensors of a backward step. The lab forgets the forward pass behind O and LSE. */
 static bool prepare_gradients(const RunRecord *run, Resources *r, Error *error) {
-  return device_gradients_create(&run->request->problem, &r->inputs, &r->tensors, error) &&
-         lab_report_start(&r->options->report, error);
+  const Problem *p = &run->request->problem;
+  DeviceMask mask = {0}; /* as the forward step prepares it */
+  bool ok = step.block_masks == NULL || r->inputs.o != NULL ||
+            device_mask_create(p, step_before_backward(), r->block_mask, &mask, error);
+  r->tensors.tensors.block_mask = &mask.mask;
+  r->tensors.tensors.prepared = mask.prepared;
+  ok = ok && device_gradients_create(p, &r->inputs, &r->tensors, error) &&
+       lab_report_start(&r->options->report, error);
+  device_mask_free(&mask);
+  return ok;
 }
 
 /** Copies the problem to the device and asks the step for its launches. */
@@ -190,7 +200,9 @@ static bool make_pass(RunRecord *run, Resources *r, Error *error) {
 /** Compares outputs with the reference; prints what is wrong to `failure`, which may be NULL. */
 static bool compare(const RunRecord *run, const Resources *r, const HostOutputs *outputs,
                     FILE *failure, CheckResult *result, Error *error) {
-  const Comparison comparison = {run, &r->inputs, outputs, &r->plan, &r->key_plan};
+  const Comparison comparison = {run,          &r->inputs,
+                                 outputs,      &r->plan,
+                                 &r->key_plan, r->block_mask != NULL ? &r->block_mask->mask : NULL};
   return compare_outputs(&comparison, failure, result, error);
 }
 

@@ -111,7 +111,7 @@ static DeviceMask make_mask(const Problem *p, const char *text) {
               ? row_spans_build(&mask, &blocks, &error)
               : block_mask_build(&mask, MASK_BLOCK, MASK_BLOCK, &blocks, &error),
           error.text);
-  require(device_mask_create(p, &blocks, &on_device, &error), error.text);
+  require(device_mask_create(p, step_build(), &blocks, &on_device, &error), error.text);
   block_mask_free(&blocks);
   mask_free(&mask);
   return on_device;

@@ -58,14 +58,12 @@ $(WATCH): steps/exercises/watch.c $(BUILD)/flags
 
 # Backward steps take O and LSE from a forward step. It is no part of the library, because what refers to
 # it is weak and would not take it from there.
-FORWARD_OBJECT := $(BUILD)/forward/$(FORWARD_STEP).o
-
 # The linker takes main.o for a step, and foundation.o for a program of chapter 0, which has main() itself.
 $(EXERCISE_FOLDER)/libhost.a: $(BUILD)/foundations/foundation.o $(HOST_OBJECTS)
 	@mkdir -p $(@D)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
-$(EXERCISE_FOLDER)/%: $(EXERCISE_FOLDER)/%.o $(FORWARD_OBJECT) $(WATCH) $(SIMT_OBJECTS) $(LAB_OBJECTS) \
+$(EXERCISE_FOLDER)/%: $(EXERCISE_FOLDER)/%.o $(FORWARD_OBJECT) $(MASKED_FORWARD_OBJECT) $(WATCH) $(SIMT_OBJECTS) $(LAB_OBJECTS) \
     $(EXERCISE_FOLDER)/libhost.a
 	$(call link_program,$(SAME_STEP) $(FOUNDATION_LIBRARIES))
 
@@ -81,7 +79,7 @@ $(EXERCISE_INCLUDE)/headers.h.gch: steps/exercises/headers.h $(BUILD)/flags | $(
 	@mkdir -p $(@D) && ln -sfn $(abspath $<) $(@D)
 	$(Q)$(CXX) $(CHECKED_EXERCISE) -MMD -MP -MT $@ -x c++-header $< -o $@
 
-JUDGES := $(BUILD)/judge $(BUILD)/judge_e4m3 $(BUILD)/judge_backward
+JUDGES := $(BUILD)/judge $(BUILD)/judge_e4m3 $(BUILD)/judge_backward $(BUILD)/judge_spans
 
 $(BUILD)/judge.o: steps/exercises/judge.c $(BUILD)/flags
 	$(call compile_c)
@@ -92,9 +90,12 @@ $(BUILD)/judge_e4m3.o: steps/exercises/judge.c $(BUILD)/flags
 $(BUILD)/judge_backward.o: steps/exercises/judge.c $(BUILD)/flags
 	$(call compile_c,-DBACKWARD)
 
+$(BUILD)/judge_spans.o: steps/exercises/judge.c $(BUILD)/flags
+	$(call compile_c,-DBACKWARD -DSPANS)
+
 # What all checks of exercises need; tests make it before several of them run at a time.
 EXERCISE_TOOLS := $(JUDGES) $(EXERCISE_HEADERS) $(WATCH) $(EXERCISE_FOLDER)/libhost.a
 
-$(JUDGES): %: %.o $(FORWARD_OBJECT) $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
+$(JUDGES): %: %.o $(FORWARD_OBJECT) $(MASKED_FORWARD_OBJECT) $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program)
 endif

@@ -3,7 +3,8 @@
  * Judges an answer that another program has written. It is linked like a step, so it takes the same
  * options and checks in the same way, but forward() reads O and LSE from files. The kernel that
  * computed them runs elsewhere and cannot change the verdict. Compiled with E4M3, it judges steps
- * whose Q, K and V are e4m3, and with BACKWARD those that compute dQ, dK and dV.
+ * whose Q, K and V are e4m3, with BACKWARD those that compute dQ, dK and dV, and with SPANS, too,
+ * those that do so with masks of spans.
  *
  * The environment says what to judge:
  *   ANSWER        directory with o.npy and lse.npy, or dq.npy, dk.npy and dv.npy, as --output
@@ -117,7 +118,7 @@ static bool supports(const Problem *p, char *why, size_t why_size) {
   return false;
 }
 
-#ifndef BACKWARD
+#if !defined(BACKWARD) || defined(SPANS)
 static size_t prepared_bytes(const Problem *p, const BlockMask *mask) {
   (void)p, (void)mask;
   return 1;
@@ -129,7 +130,12 @@ static cudaError_t prepare(const Problem *p, const BlockMask *mask, void *prepar
   return cudaSuccess;
 }
 
-static const BlockMaskSupport MASKS = {.prepared_bytes = prepared_bytes, .prepare = prepare};
+static const BlockMaskSupport MASKS = {.prepared_bytes = prepared_bytes,
+                                       .prepare = prepare,
+#ifdef SPANS
+                                       .takes_spans = true
+#endif
+};
 #endif
 
 const Step step = {
@@ -145,7 +151,9 @@ const Step step = {
     .backward = backward,
 #else
     .forward = forward,
-    .block_masks = &MASKS,
     .rule = &rule,
+#endif
+#if !defined(BACKWARD) || defined(SPANS)
+    .block_masks = &MASKS,
 #endif
 };

@@ -17,9 +17,11 @@ NAMES = ("dq", "dk", "dv")
 MOST = {"fp16": 1.5e-3, "bf16": 1.2e-2}
 
 
-def forward(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """P, O and LSE; k and v have as many heads as q."""
-    s = np.where(preset(p), p.scale_used() * q @ k.swapaxes(-1, -2), -np.inf)
+def forward(
+    p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray, attended: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """P, O and LSE; k and v have as many heads as q. `attended` is the mask, if p.mask is a file."""
+    s = np.where(preset(p) if attended is None else attended, p.scale_used() * q @ k.swapaxes(-1, -2), -np.inf)
     with np.errstate(divide="ignore", invalid="ignore"):
         lse = np.log(np.exp(s - s.max(-1, keepdims=True)).sum(-1, keepdims=True)) + s.max(-1, keepdims=True)
     lse = np.where(np.isnan(lse), -np.inf, lse)
@@ -27,11 +29,13 @@ def forward(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[np
     return probs, probs @ v, lse[..., 0]
 
 
-def gradients(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray, d_o: np.ndarray) -> list[np.ndarray]:
+def gradients(
+    p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray, d_o: np.ndarray, attended: np.ndarray | None = None
+) -> list[np.ndarray]:
     """dQ, dK and dV by the Jacobian of the softmax, without O and LSE of a kernel."""
     group = p.heads // p.kv_heads
     k, v = (np.repeat(x, group, axis=1) for x in (k, v))
-    probs, _, _ = forward(p, q, k, v)
+    probs, _, _ = forward(p, q, k, v, attended)
     d_probs = d_o @ v.swapaxes(-1, -2)
     ds = probs * (d_probs - (probs * d_probs).sum(-1, keepdims=True))
     dq = p.scale_used() * ds @ k

@@ -100,7 +100,7 @@ static DeviceMask mask_in_blocks(const Problem *p, bool spread) {
                          : block_mask_build(&mask, rows, columns, &blocks, &error),
                &error);
   if (spread && rows > 0) spread_mask(&blocks);
-  require_mask(device_mask_create(p, &blocks, &on_device, &error), &error);
+  require_mask(device_mask_create(p, &step, &blocks, &on_device, &error), &error);
   block_mask_free(&blocks);
   mask_free(&mask);
   return on_device;
@@ -144,7 +144,7 @@ static Place place_like(Problem *p, int tensor, const Place *place) {
 }
 
 /** The same as solve() for a backward step. */
-static Answer solve_backward(Problem *p, Place places[TENSORS], int heads) {
+static Answer solve_backward(Problem *p, Place places[TENSORS], int heads, bool spread) {
   const size_t lse_bytes = sizeof(float) * (size_t)row_count(p, O);
   const size_t work_bytes = step.workspace_bytes ? (size_t)heads * step.workspace_bytes(p) : 0;
   Place d_o = place_like(p, O, &places[O]), gradients[O];
@@ -155,6 +155,7 @@ static Answer solve_backward(Problem *p, Place places[TENSORS], int heads) {
     gradients[tensor] = place_like(p, tensor, &places[tensor]);
   }
   float *lse = lse_of(p);
+  DeviceMask mask = mask_in_blocks(p, spread);
   const BackwardTensors t = {.q = places[Q].base,
                              .k = places[K].base,
                              .v = places[V].base,
@@ -164,9 +165,12 @@ static Answer solve_backward(Problem *p, Place places[TENSORS], int heads) {
                              .d_q = gradients[Q].base,
                              .d_k = gradients[K].base,
                              .d_v = gradients[V].base,
-                             .workspace = work_bytes > 0 ? device_memory(work_bytes) : NULL};
+                             .workspace = work_bytes > 0 ? device_memory(work_bytes) : NULL,
+                             .block_mask = &mask.mask,
+                             .prepared = mask.prepared};
   if (step.workspace_zero) require(cudaMemset(t.workspace, 0, work_bytes), "workspace");
   require(step.backward(p, &t, heads, 0), "launch");
+  if (step.workspace_zero) require(step.backward(p, &t, heads, 0), "second launch");
   require(cudaDeviceSynchronize(), "kernel");
 
   Answer answer = {host_memory(sizeof(uint16_t) * value_count(p)), host_memory(lse_bytes)};
@@ -181,6 +185,7 @@ static Answer solve_backward(Problem *p, Place places[TENSORS], int heads) {
   require(cudaFree(d_o.allocation), "free");
   require(cudaFree(lse), "free");
   require(cudaFree(t.workspace), "free");
+  device_mask_free(&mask);
   return answer;
 }
 
@@ -190,7 +195,7 @@ static Answer solve(Problem *p, Place places[TENSORS], bool spread) {
   size_t free_bytes = 0, total_bytes = 0;
   require(cudaMemGetInfo(&free_bytes, &total_bytes), "memory");
   const int heads = heads_at_a_time(p, free_bytes);
-  if (step.backward != NULL) return solve_backward(p, places, heads);
+  if (step.backward != NULL) return solve_backward(p, places, heads, spread);
   for (int tensor = Q; tensor <= V; tensor++) fill(p, tensor, tensor, places[tensor].base);
 
   DeviceMask mask = mask_in_blocks(p, spread);

@@ -29,12 +29,11 @@ static bool scan_inputs(const Problem *p, const HostBackwardInputs *in) {
     for (int h = 0; h < p->q_heads; ++h) {
       for (int64_t q = 0; q < p->q_len; ++q) {
         const int64_t o = row_offset(&p->o_strides, b, h, q);
-        int64_t first, end;
-        attended_range(p, false, q, &first, &end);
+        const KeySpan keys = keys_of_query(p, in, b, h, q);
         bad += not_finite(p->dtype, in->q + row_offset(&p->q_strides, b, h, q), p->head_dim) +
                not_finite(p->dtype, in->o + o, p->head_dim) +
                not_finite(p->dtype, in->d_o + o, p->head_dim);
-        bad += first < end && !isfinite(in->lse[lse_index(p, (RowIndex){b, h, (int)q})]);
+        bad += keys.first < keys.end && !isfinite(in->lse[lse_index(p, (RowIndex){b, h, (int)q})]);
       }
       for (int64_t k = 0; h < p->kv_heads && k < p->kv_len; ++k) {
         bad += not_finite(p->dtype, in->k + row_offset(&p->k_strides, b, h, k), p->head_dim) +

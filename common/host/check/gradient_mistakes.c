@@ -54,10 +54,10 @@ static double dot(const double *a, const double *b, int dim) {
   return sum;
 }
 
-static bool unmasked(const Problem *p, const Variant *v, int64_t q, int64_t key) {
+static bool unmasked(const GradientJudgement *j, const Variant *v, RowIndex query, int64_t key) {
   if (v->all_keys) return true;
-  if (v->top_left && p->mask == MASK_CAUSAL) return key <= q;
-  return attends(p, q, key);
+  if (v->top_left && j->problem->mask == MASK_CAUSAL) return key <= query.q;
+  return attends(j->problem, j->inputs, query.batch, query.head, query.q, key);
 }
 
 /* The factor of one term: dS or P. */
@@ -80,9 +80,9 @@ static void add_head(const Case *c, const Variant *v, RowIndex own, int head, do
   double terms[2][MAX_HEAD_DIM];
   read_side(j, of_keys, own, a, b);
   for (int64_t other = 0; other < others; ++other) {
-    const int64_t q = of_keys ? other : own.q, key = of_keys ? own.q : other;
+    const RowIndex query = {own.batch, of_keys ? head : own.head, of_keys ? (int)other : own.q};
     const bool in_tile = other >= v->from && other < v->to;
-    if (!unmasked(p, v, q, key) || (in_tile && v->lost)) continue;
+    if (!unmasked(j, v, query, of_keys ? own.q : other) || (in_tile && v->lost)) continue;
     RowIndex row = {own.batch, head, (int)(other + (in_tile ? v->stale_s : 0))};
     read_side(j, !of_keys, row, s_row, NULL);
     row.q = (int)(other + (in_tile ? v->stale_dp : 0));
@@ -90,9 +90,8 @@ static void add_head(const Case *c, const Variant *v, RowIndex own, int head, do
     row.q = (int)(other + (in_tile ? v->stale_term : 0));
     read_side(j, !of_keys, row, terms[0], terms[1]);
     if (v->o_for_d_o) read_row(j, j->inputs->o, &p->o_strides, row, terms[1]);
-    const int q_head = of_keys ? head : own.head;
     const double s = p->scale * dot(a, s_row, p->head_dim), dp = dot(b, dp_row, p->head_dim);
-    const double x = weight(c, v, s, dp, lse_index(p, (RowIndex){own.batch, q_head, (int)q}));
+    const double x = weight(c, v, s, dp, lse_index(p, query));
     for (int d = 0; d < p->head_dim; ++d) sum[d] += x * terms[c->gradient == GRADIENT_V][d];
   }
 }

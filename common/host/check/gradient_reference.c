@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "host/base/values.h"
+#include "host/check/check.h"
 #include "host/check/reference_rows.h"
 #include "vector_width.h"
 
@@ -48,7 +49,6 @@ typedef struct Sums {
 typedef struct Row {
   double a[MAX_HEAD_DIM], b[MAX_HEAD_DIM];
   double b_length;
-  int64_t first, end; /* of the other side */
   Sums sums[2];
 } Row;
 
@@ -96,7 +96,6 @@ static void load_rows(const Job *job, Work *work) {
     convert_row(p->dtype, side.a + index.q * side.a_stride, 1, p->head_dim, row->a, 1);
     convert_row(p->dtype, side.b + index.q * side.b_stride, 1, p->head_dim, row->b, 1);
     row->b_length = sqrt(finite_squares(row->b, p->head_dim));
-    attended_range(p, job->of_keys, index.q, &row->first, &row->end);
   }
 }
 
@@ -146,17 +145,24 @@ static double round_to(Dtype dtype, double x, double prob) {
   return element_value(dtype, element_bits(dtype, x32));
 }
 
-/* Adds the terms of a block, rows first to first + rows - 1 of the other side; `queries` is the
- * place of the query head in LSE and D. */
-static void add_block(const Job *job, Work *work, Row *row, int64_t own, int64_t first, int rows,
-                      int64_t queries) {
+/* Adds the terms of a block, rows first to first + rows - 1 of the other side; `own` is the row,
+ * with its query head. */
+static void add_block(const Job *job, Work *work, Row *row, RowIndex own, int64_t first, int rows) {
   const Problem *p = job->problem;
   double s[BLOCK], dp[BLOCK];
+  bool attended[BLOCK], some = false;
+  for (int j = 0; j < rows; ++j) {
+    const int64_t q = job->of_keys ? first + j : own.q, key = job->of_keys ? own.q : first + j;
+    attended[j] = attends(p, job->inputs, own.batch, own.head, q, key);
+    some |= attended[j];
+  }
+  if (!some) return;
   multiply_block(row->a, (const double(*)[BLOCK])work->a_transposed, p->head_dim, s);
   multiply_block(row->b, (const double(*)[BLOCK])work->b_transposed, p->head_dim, dp);
   for (int j = 0; j < rows; ++j) {
-    if (first + j < row->first || first + j >= row->end) continue;
-    const int64_t query = queries + (job->of_keys ? first + j : own);
+    if (!attended[j]) continue;
+    const int64_t query =
+        lse_index(p, (RowIndex){own.batch, own.head, job->of_keys ? (int)(first + j) : own.q});
     const double lse = (double)job->inputs->lse[query], prob = exp(p->scale * s[j] - lse);
     const double ds = prob * (dp[j] - job->dots->d[query]);
     const double size = row->b_length * work->b_length[j] + job->dots->size[query];
@@ -176,20 +182,14 @@ static void add_block(const Job *job, Work *work, Row *row, int64_t own, int64_t
 static void add_head(const Job *job, Work *work, int batch, int other_head) {
   const Problem *p = job->problem;
   const Side side = side_of(job, !job->of_keys, batch, other_head);
-  int64_t from = INT64_MAX, to = 0;
-  for (int r = 0; r < work->count; ++r) {
-    from = min_int64(from, work->row[r].first);
-    if (work->row[r].end > to) to = work->row[r].end;
-  }
-  for (int64_t first = from; first < to; first += BLOCK) {
-    const int rows = (int)min_int64(BLOCK, to - first);
+  const int64_t others = job->of_keys ? p->q_len : p->kv_len;
+  for (int64_t first = 0; first < others; first += BLOCK) {
+    const int rows = (int)min_int64(BLOCK, others - first);
     load_block(job, work, &side, first, rows);
     for (int r = 0; r < work->count; ++r) {
-      Row *row = &work->row[r];
-      const int q_head = job->of_keys ? other_head : work->rows[r].head;
-      if (first >= row->end || first + rows <= row->first) continue;
-      add_block(job, work, row, work->rows[r].q, first, rows,
-                ((int64_t)batch * p->q_heads + q_head) * p->q_len);
+      RowIndex own = work->rows[r];
+      if (job->of_keys) own.head = other_head;
+      add_block(job, work, &work->row[r], own, first, rows);
     }
   }
 }

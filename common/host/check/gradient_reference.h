@@ -6,13 +6,16 @@
 #ifndef HOST_GRADIENT_REFERENCE_H
 #define HOST_GRADIENT_REFERENCE_H
 
+#include "block_mask.h"
 #include "host/check/reference.h"
 
 /** Tensors in host memory: patterns of problem->dtype with the problem's strides; dO has those of
- * O. The masks are full and causal. */
+ * O. */
 typedef struct HostBackwardInputs {
   const uint16_t *q, *k, *v, *o, *d_o;
   const float *lse; /**< [batch, q_heads, q_len] */
+  const BlockMask
+      *mask; /**< BlockMask::row_spans in host memory; NULL: the mask is full or causal */
 } HostBackwardInputs;
 
 /** A finished row of a gradient, a sum of terms x y: of dQ and dK x = scale dS and y is a row of K
@@ -50,21 +53,21 @@ bool gradient_rows(const Problem *problem, const HostBackwardInputs *inputs, con
                    bool of_keys, const RowIndex *rows, size_t count, GradientConsumer *consume,
                    void *context, ReferenceProgress *progress, Error *error);
 
-/** True if query q attends to the key. */
-static inline bool attends(const Problem *p, int64_t q, int64_t key) {
-  return p->mask != MASK_CAUSAL || key <= q + p->kv_len - p->q_len;
+/** The keys that query q of a query head attends to: none if first >= end. */
+static inline KeySpan keys_of_query(const Problem *p, const HostBackwardInputs *inputs, int batch,
+                                    int head, int64_t q) {
+  const BlockMask *m = inputs->mask;
+  if (m != NULL) return m->row_spans[batch * m->span_strides[0] + head * m->span_strides[1] + q];
+  if (p->mask != MASK_CAUSAL) return (KeySpan){0, p->kv_len};
+  const int64_t end = q + 1 + p->kv_len - p->q_len;
+  return (KeySpan){0, (int32_t)(end < 0 ? 0 : end)};
 }
 
-/** Sets the queries, first to end - 1, that attend to a key, or the keys that a query attends to.
- */
-static inline void attended_range(const Problem *p, bool of_keys, int64_t row, int64_t *first,
-                                  int64_t *end) {
-  const int64_t shift = (int64_t)p->kv_len - p->q_len;
-  *first = 0;
-  *end = of_keys ? p->q_len : p->kv_len;
-  if (p->mask != MASK_CAUSAL) return;
-  if (of_keys && row - shift > 0) *first = row - shift < *end ? row - shift : *end;
-  if (!of_keys && row + shift + 1 < *end) *end = row + shift + 1 > 0 ? row + shift + 1 : 0;
+/** True if query q of a query head attends to the key. */
+static inline bool attends(const Problem *p, const HostBackwardInputs *inputs, int batch, int head,
+                           int64_t q, int64_t key) {
+  const KeySpan keys = keys_of_query(p, inputs, batch, head, q);
+  return key >= keys.first && key < keys.end;
 }
 
 #endif

@@ -30,6 +30,15 @@ typedef struct Device {
  */
 const Step *step_build(void);
 
+/** Linked into the programs of backward steps only: the step that computes O and LSE, and the one
+ * that does so for steps that take block masks. */
+extern const Step forward_step __attribute__((weak)), masked_forward_step __attribute__((weak));
+
+/** The one that this program's backward step needs. */
+static inline const Step *step_before_backward(void) {
+  return step.block_masks != NULL ? &masked_forward_step : &forward_step;
+}
+
 /** Chooses the checking build, or the plain one; false if this program has no checking build. */
 bool step_build_choose(bool checking);
 
@@ -78,7 +87,8 @@ bool device_tensors_create(const Problem *problem, const struct Inputs *inputs,
 
 /**
  * Copies dO to the device and allocates dQ, dK and dV. O and LSE are those of `inputs`; if it has
- * none, a forward pass computes them into it. EXIT_DEVICE if memory runs out.
+ * none, a forward pass computes them into it, with the block mask of `tensors->tensors`, if any.
+ * EXIT_DEVICE if memory runs out.
  */
 bool device_gradients_create(const Problem *problem, struct Inputs *inputs, DeviceTensors *tensors,
                              Error *error);

@@ -9,9 +9,6 @@
 
 #include "host/io/inputs.h"
 
-/** Linked into the programs of backward steps only: the step that computes O and LSE. */
-extern const Step forward_step __attribute__((weak));
-
 cudaError_t device_launch(const Step *s, const Problem *p, const DeviceTensors *t) {
   return s->backward != NULL ? s->backward(p, &t->backward, t->heads, 0)
                              : s->forward(p, &t->tensors, t->heads, 0);
@@ -28,21 +25,31 @@ static bool upload(const void **pointer, const void *source, size_t bytes, const
 /** Runs a forward pass into tensors of its own, and downloads O and LSE. */
 static bool run_forward(const Problem *p, const DeviceTensors *t, Inputs *inputs, size_t o_bytes,
                         size_t lse_bytes, Error *error) {
-  Tensors forward = {.q = t->tensors.q, .k = t->tensors.k, .v = t->tensors.v};
+  Tensors forward = {.q = t->tensors.q,
+                     .k = t->tensors.k,
+                     .v = t->tensors.v,
+                     .block_mask = t->tensors.block_mask,
+                     .prepared = t->tensors.prepared};
+  const Step *const s = step_before_backward();
+  const int heads = p->batch * p->q_heads;
+  const size_t workspace = s->workspace_bytes == NULL ? 0 : s->workspace_bytes(p) * (size_t)heads;
   inputs->o = malloc(o_bytes);
   inputs->lse = malloc(lse_bytes);
   bool ok = (inputs->o != NULL && inputs->lse != NULL) ||
             fail(error, EXIT_DEVICE, "out of host memory: O and LSE");
   ok = ok && device_allocate(&forward.o, o_bytes, "O", error) &&
        device_allocate((void **)&forward.lse, lse_bytes, "LSE", error) &&
-       device_ok(forward_step.forward(p, &forward, p->batch * p->q_heads, 0), "forward pass",
-                 error) &&
+       (workspace == 0 ||
+        (device_allocate(&forward.workspace, workspace, "workspace", error) &&
+         device_ok(cudaMemset(forward.workspace, 0, workspace), "workspace", error))) &&
+       device_ok(s->forward(p, &forward, heads, 0), "forward pass", error) &&
        device_ok(cudaDeviceSynchronize(), "forward pass", error) &&
        device_ok(cudaMemcpy(inputs->o, forward.o, o_bytes, cudaMemcpyDeviceToHost), "O", error) &&
        device_ok(cudaMemcpy(inputs->lse, forward.lse, lse_bytes, cudaMemcpyDeviceToHost), "LSE",
                  error);
   cudaFree(forward.o);
   cudaFree(forward.lse);
+  cudaFree(forward.workspace);
   return ok;
 }
 

@@ -23,21 +23,22 @@ static bool upload(const HostBlockMask *blocks, DeviceMask *d, Error *error) {
   return true;
 }
 
-static bool prepare(const Problem *problem, DeviceMask *d, Error *error) {
-  d->prepared_bytes = step_build()->block_masks->prepared_bytes(problem, &d->mask);
+static bool prepare(const Problem *problem, const BlockMaskSupport *support, DeviceMask *d,
+                    Error *error) {
+  d->prepared_bytes = support->prepared_bytes(problem, &d->mask);
   return device_allocate(&d->prepared, d->prepared_bytes, "what is prepared of the mask", error) &&
-         device_ok(step_build()->block_masks->prepare(problem, &d->mask, d->prepared, 0),
-                   "preparing the mask", error) &&
+         device_ok(support->prepare(problem, &d->mask, d->prepared, 0), "preparing the mask",
+                   error) &&
          device_ok(cudaDeviceSynchronize(), "preparing the mask", error);
 }
 
-bool device_mask_create(const Problem *problem, const HostBlockMask *blocks, DeviceMask *mask,
-                        Error *error) {
+bool device_mask_create(const Problem *problem, const Step *s, const HostBlockMask *blocks,
+                        DeviceMask *mask, Error *error) {
   *mask = (DeviceMask){0};
   const double start = clock_ms();
   bool ok = upload(blocks, mask, error);
   const double uploaded = clock_ms();
-  ok = ok && prepare(problem, mask, error);
+  ok = ok && prepare(problem, s->block_masks, mask, error);
   mask->upload_ms = uploaded - start;
   mask->prepare_ms = clock_ms() - uploaded;
   if (!ok) device_mask_free(mask);

@@ -109,11 +109,11 @@ typedef struct DeviceMask {
 } DeviceMask;
 
 /**
- * Copies a valid mask to the device and runs the step's prepare(). EXIT_DEVICE if memory runs out
- * or a kernel fails. Freed by device_mask_free().
+ * Copies a valid mask to the device and runs prepare() of the step that it is for. EXIT_DEVICE if
+ * memory runs out or a kernel fails. Freed by device_mask_free().
  */
-bool device_mask_create(const Problem *problem, const HostBlockMask *blocks, DeviceMask *mask,
-                        Error *error);
+bool device_mask_create(const Problem *problem, const Step *step, const HostBlockMask *blocks,
+                        DeviceMask *mask, Error *error);
 
 /** Frees everything; harmless on a zeroed struct. */
 void device_mask_free(DeviceMask *mask);
