@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-LINES, ADDED, CHAPTER, FUNCTION, EXCEPTIONS = 320, 130, 250, 70, 4
+LINES, ADDED, CHAPTER, FUNCTION, EXCEPTIONS = 320, 130, 250, 70, 5
 
 ROOT = Path(__file__).parents[1]
 SOURCES = {path.name.partition("_")[0]: path for path in sorted(ROOT.glob("steps/step*_*.cu"))}

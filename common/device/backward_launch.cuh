@@ -15,9 +15,13 @@
 using BackwardKernel = void (*)(Problem problem, BackwardTensors t, PassHeads heads);
 
 struct BackwardMaps;  // backward_maps.cuh
+struct MaskedMaps;    // of a step with block masks
 
 /** The same with tensor maps. */
 using TmaKernel = void (*)(Problem problem, BackwardTensors t, PassHeads heads, BackwardMaps maps);
+
+/** The same with those of a step with block masks. */
+using MaskedKernel = void (*)(Problem problem, BackwardTensors t, PassHeads heads, MaskedMaps maps);
 
 /** What the thread blocks of a kernel divide among them. */
 enum Share { SHARE_ROWS, SHARE_QUERIES, SHARE_KEYS, SHARE_KEY_PAIRS, SHARE_SUMS };
@@ -30,13 +34,19 @@ struct BackwardPart {
   int tile;                  /**< queries or keys of a thread block */
   int threads, shared_bytes; /**< of a thread block */
   TmaKernel tma_kernel;      /**< in place of `kernel`: it uses TMA and wgmma; or NULL */
+  MaskedKernel masked;       /**< likewise */
 };
+
+/** Does a kernel use TMA and wgmma? */
+static inline bool uses_wgmma(const BackwardPart &part) {
+  return part.tma_kernel != NULL || part.masked != NULL;
+}
 
 /** Does a kernel of the configuration use TMA and wgmma? */
 template <typename Config>
 static bool uses_wgmma(const Config *c) {
   for (const BackwardPart &part : c->parts) {
-    if (part.tma_kernel != NULL) return true;
+    if (uses_wgmma(part)) return true;
   }
   return false;
 }
@@ -88,9 +98,12 @@ static void describe_backward(const Problem *problem, int heads, Description *de
   description->compute_capability = uses_wgmma(c) ? 90 : 80;
   description->multiplies_masked_keys = true;
   for (const BackwardPart &part : c->parts) {
+    const void *const kernel = part.masked       ? (const void *)part.masked
+                               : part.tma_kernel ? (const void *)part.tma_kernel
+                                                 : (const void *)part.kernel;
     description->launches[description->launch_count++] = {
-        part.name, part.tma_kernel ? (const void *)part.tma_kernel : (const void *)part.kernel,
-        backward_grid(part, problem, heads), dim3(part.threads), (size_t)part.shared_bytes};
+        part.name, kernel, backward_grid(part, problem, heads), dim3(part.threads),
+        (size_t)part.shared_bytes};
   }
 }
 
@@ -153,7 +166,11 @@ static bool supports_backward(const Problem *problem, char *why, size_t why_size
       if (part.shared_bytes > shared_bytes) shared_bytes = part.shared_bytes;
     }
   }
-  if (c == NULL) {
+  if (problem->q_block_size > 0) {
+    snprintf(why, why_size,
+             "--mask: %s takes at most one span of keys for each query, and no mask in blocks",
+             step.name);
+  } else if (c == NULL) {
     snprintf(why, why_size, "--head-dim %d: %s takes %s", problem->head_dim, step.name,
              step.head_dims);
   } else if (uses_wgmma(c) ? major != 9 || minor != 0 : major < 8) {

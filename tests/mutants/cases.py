@@ -208,6 +208,13 @@ BACKWARD = [
     "-b 1 -H 1 -n 30 -k 50 -d 128 -i sink",
     "-b 1 -H 2 -n 144 -k 260 -d 64 -m causal",  # no row of dQ is padding, and half of its last tile is past the end
 ]
+BACKWARD_SPANS = [
+    "-b 2 -H 4 -G 2 -n 400 -k 400 -d 64 -m document:1,130,69,200",
+    "-b 1 -H 2 -n 300 -k 420 -d 128 -m window:100",
+    "-b 1 -H 2 -n 420 -k 300 -d 128 -m window:64 --layout bnhd",
+    "-b 1 -H 1 -n 260 -k 260 -d 64 -m prefix:140",
+    "-b 1 -H 2 -n 70 -k 70 -d 64 -m empty",
+]
 TENSOR_CORE = [
     "-b 2 -H 4 -G 2 -n 133 -k 150 -d 64 -m causal --layout bnhd",
     "-b 1 -H 2 -n 129 -k 70 -d 96 -m causal",
@@ -405,6 +412,8 @@ def write_backward_cases(facts: dict, directory: Path, scalar: bool) -> list[tup
         passes = passes.replace("-d 32", "-d 64")
         # Of so long heads two take turns together, or one that is larger than all that may.
         lines += ["-b 1 -H 3 -n 5500 -k 65 -d 256 -m causal", "-b 1 -H 1 -n 16400 -k 20 -d 256 -m causal"]
+    if "spans" in facts["masks"]:
+        lines += BACKWARD_SPANS
     runs = [({}, lines)]
     if not scalar and facts["deterministic"]:  # two blocks that add to the same rows, at the same time
         runs.append(

@@ -8,6 +8,7 @@ make test-e2e EXHAUSTIVE=1 PYTEST_ARGS="-k 'test_random_problems and stepNN'" BA
 import os
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +23,26 @@ from tests.lib.steps import having, settings
 GRADIENT_PROBLEMS = int(os.environ.get("GRADIENT_PROBLEMS", "2000"))  # for make test-all
 IN_ONE_PROCESS = 50  # problems whose files are on the disk at a time
 HEAD_DIMS = [32, 64, 64, 96, 128, 256]
-# Their O and LSE are those that the programs of backward steps compute for themselves.
-FORWARD = Program(having("forward")[0])
+
+
+def forward_of(step: Program) -> Program:
+    """Its O and LSE are those that the program of the backward step computes for itself."""
+    return Program(having("masked_forward" if "spans" in step.facts["masks"] else "forward")[0])
+
+
+def drawn_mask(rng: random.Random, kv_len: int) -> str:
+    """One span of keys for each query."""
+    ends = sorted(rng.sample(range(1, kv_len), min(rng.randint(0, 4), kv_len - 1)))
+    lengths = ",".join(str(end - first) for first, end in zip([0, *ends], [*ends, kv_len], strict=True))
+    return rng.choice(
+        [
+            "causal",
+            f"window:{rng.randint(1, kv_len + 1)}",
+            f"document:{lengths if ends else 1}",
+            f"prefix:{rng.randint(0, kv_len)}",
+            f"interleaved:{rng.getrandbits(32)}",
+        ]
+    )
 
 
 def drawn_problem(rng: random.Random, step: Program) -> Problem:
@@ -36,7 +55,7 @@ def drawn_problem(rng: random.Random, step: Program) -> Problem:
         if step.facts["head_dims"] != "any"
         else rng.choice([rng.choice(HEAD_DIMS), rng.randint(1, 256)])
     )
-    return Problem(
+    p = Problem(
         batch=rng.choice([1, 1, 2]),
         heads=kv_heads * rng.choice([1, 1, 2, 3]),
         kv_heads=kv_heads,
@@ -50,6 +69,9 @@ def drawn_problem(rng: random.Random, step: Program) -> Problem:
         input=rng.choice(["normal", "normal", "outlier", "spiky", "sink", "constant"]),
         seed=rng.getrandbits(64),
     )
+    if "spans" not in step.facts["masks"] or p.input == "spiky":
+        return p
+    return replace(p, mask=drawn_mask(rng, p.seqlen_kv))
 
 
 def ran(program: Program, directory: Path, problems: list[Problem]) -> None:
@@ -97,7 +119,7 @@ def test_random_problems(step: Program, tmp_path: Path, count: int) -> None:
     for first in range(0, count, IN_ONE_PROCESS):
         some = problems[first : first + IN_ONE_PROCESS]
         forward, backward = tmp_path / f"forward{first}", tmp_path / f"backward{first}"
-        ran(FORWARD, forward, some)
+        ran(forward_of(step), forward, some)
         ran(step, backward, some)
         for i, p in enumerate(some):
             if found := differences(p, forward / str(i), backward / str(i)):

@@ -13,6 +13,9 @@ PROBLEMS = [
     Problem(heads=2, seqlen=5, seqlen_kv=7, head_dim=4),
     Problem(batch=2, heads=4, kv_heads=2, seqlen=6, seqlen_kv=5, head_dim=3, mask="causal", scale=1.5),
     Problem(heads=3, kv_heads=1, seqlen=9, seqlen_kv=4, head_dim=8, mask="causal"),  # five empty rows
+    Problem(heads=2, kv_heads=1, seqlen=6, seqlen_kv=8, head_dim=4, mask="window:3"),
+    Problem(heads=2, seqlen=8, seqlen_kv=7, head_dim=4, mask="document:2,4,1"),
+    Problem(seqlen=7, seqlen_kv=7, head_dim=4, mask="prefix:3"),
 ]
 each_problem = pytest.mark.parametrize("p", PROBLEMS, ids=str)
 
