@@ -1,11 +1,13 @@
 """Backward passes: steps and baselines that compute dQ, dK and dV, and whether these are right."""
 
+import ctypes
 from collections.abc import Callable
+from importlib import import_module
 
 import numpy as np
 
-from plots.bench.cases import Case
-from plots.bench.contestants import BaselineCall, Inputs, Outputs, StepCall, head_of
+from plots.bench.cases import DENSE, MASK_BLOCK, Case
+from plots.bench.contestants import BaselineCall, Inputs, Mask, Outputs, StepCall, head_of
 from plots.bench.exact import sampled_rows
 from plots.bench.step_library import BackwardTensors, Device, Memory, StepLibrary
 from tests.lib.gradients import answers
@@ -15,17 +17,18 @@ Gradients = tuple[np.ndarray, ...]  # dQ, dK and dV of one head, each [N, D]
 
 
 class BackwardInputs(Inputs):
-    """Also dO, and O and LSE, which a forward step computes that is in the library of each backward step. The
-    memory is that of Q, K, V, dO and O."""
+    """Also dO, and O and LSE, which a forward step computes that is in the library of each backward step: of one
+    that takes the mask, if there is any. The memory is that of Q, K, V, dO and O."""
 
     count = 4
 
-    def __init__(self, device: Device, step: StepLibrary, case: Case) -> None:
+    def __init__(self, device: Device, step: StepLibrary, case: Case, mask: Mask | None = None) -> None:
         super().__init__(device, case)
         self.forward = Outputs(device, case)
         tensors = (*self.memory[:3], self.forward.o, self.forward.lse)
         self.memory = [*self.memory, self.forward.o]
-        step.forward(case.shape(), *(memory.address for memory in tensors))
+        form = mask.form_for(step) if mask is not None else None
+        step.forward(case.shape(), *(memory.address for memory in tensors), mask=form)
 
 
 class BackwardOutputs:
@@ -51,10 +54,10 @@ class BackwardCall(StepCall):
         return [q, k, v, o, self.inputs.forward.lse, d_o, *self.outputs.memory]
 
     def __call__(self) -> None:
-        addresses = (memory.address for memory in self.tensors())
-        self.step.backward(
-            self.shape, BackwardTensors(*addresses, self.more.get("workspace")), self.more.get("workspace_bytes", 0)
-        )
+        tensors = BackwardTensors(*(memory.address for memory in self.tensors()), self.more.get("workspace"))
+        if self.mask is not None:
+            tensors.block_mask, tensors.prepared = ctypes.pointer(self.more["mask"]), self.more["prepared"]
+        self.step.backward(self.shape, tensors, self.more.get("workspace_bytes", 0))
 
 
 class BackwardBaseline(BaselineCall):
@@ -90,21 +93,35 @@ def fa3_backward(torch, case: Case, tensors: list) -> Callable[[], object]:
     return call
 
 
+def flex_backward(torch, case: Case, tensors: list) -> Callable[[], object]:
+    """The backward pass of FlexAttention, compiled for each case."""
+    flex = import_module("torch.nn.attention.flex_attention")
+    torch._dynamo.reset()
+    *leaves, d_o, o_of_steps = tensors
+    leaves = [tensor.requires_grad_() for tensor in leaves]
+    blocks = flex.create_block_mask(
+        case.rule(), None, None, case.seqlen, case.seqlen, device="cuda", BLOCK_SIZE=MASK_BLOCK
+    )
+    o = torch.compile(flex.flex_attention, dynamic=False)(*leaves, block_mask=blocks)
+    o.data.copy_(o_of_steps)  # as above
+    return lambda: torch.autograd.grad(o, leaves, d_o, retain_graph=True)
+
+
+def dense(case: Case) -> bool:
+    return case.mask in DENSE
+
+
 # As BASELINES of contestants.py.
 BACKWARD_BASELINES = (
     (
         "fa2",
         "FlashAttention-2",
-        lambda case: True,
+        dense,
         lambda torch, case, tensors: sdpa_backward(torch, case, tensors, "FLASH_ATTENTION"),
     ),
-    ("fa3", "FlashAttention-3", lambda case: True, fa3_backward),
-    (
-        "cudnn",
-        "cuDNN",
-        lambda case: True,
-        lambda torch, case, tensors: sdpa_backward(torch, case, tensors, "CUDNN_ATTENTION"),
-    ),
+    ("fa3", "FlashAttention-3", dense, fa3_backward),
+    ("cudnn", "cuDNN", dense, lambda torch, case, tensors: sdpa_backward(torch, case, tensors, "CUDNN_ATTENTION")),
+    ("flex", "FlexAttention", lambda case: not dense(case), flex_backward),
 )
 
 
@@ -112,7 +129,7 @@ class ExactGradients:
     """Exact rows of dQ, dK and dV, in double precision on the host, in the same four heads that Exact compares.
     The rule of docs/correctness.md holds for steps and baselines."""
 
-    def __init__(self, case: Case, inputs: BackwardInputs) -> None:
+    def __init__(self, case: Case, inputs: BackwardInputs, mask: Mask | None = None) -> None:
         sampled = sampled_rows(case)
         self.heads, self.rows = [(batch, head) for batch, head, _ in sampled], sampled[0][2]
         q, k, v, d_o, o, lse = (
@@ -123,6 +140,8 @@ class ExactGradients:
         some, every = self.rows, np.arange(case.seqlen)
 
         def attended(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+            if not dense(case):
+                return mask.dense[np.ix_(queries, keys)]
             return (keys <= queries[:, None]) | (case.mask == "full")
 
         self.answers = [

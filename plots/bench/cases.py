@@ -117,12 +117,19 @@ def all_cases() -> list[Case]:
 
 def backward_cases() -> list[Case]:
     """All problems of backward steps, beginning with the shape of the README's table."""
-    return [
+    dense = [
         case(n, d, mask, dtype, "backward")
         for n in BACKWARD_SEQLENS
         for d, dtype in (*((d, "bf16") for d in HEAD_DIMS), (128, "fp16"))
         for mask in DENSE
     ]
+    masked = [
+        case(n, d, mask, "bf16", "backward")
+        for n in MASK_SEQLENS
+        for mask in block_masks(n)[:3]
+        for d in MASK_HEAD_DIMS
+    ]
+    return [*dense, *masked]
 
 
 def quick_cases(kind: str = "forward") -> list[Case]:

@@ -183,11 +183,17 @@ class Benchmark:
         ]
         return records + [{**fields, **problem, "failed": reason} for fields, reason in failed]
 
+    def backward_inputs(self, case: Case, mask: Mask | None) -> BackwardInputs:
+        """With O and LSE of the first step whose library can compute them."""
+        masked = case.mask not in DENSE
+        step = next((step for step in self.steps if step.takes_block_masks == masked), self.steps[0])
+        return BackwardInputs(self.device, step, case, mask if step.takes_block_masks else None)
+
     def judged(self, case: Case, mask: Mask | None) -> tuple:
         """The inputs and outputs of a case, and what judges results."""
         if case.kind == "backward":
-            inputs = BackwardInputs(self.device, self.steps[0], case)
-            return inputs, BackwardOutputs(self.device, case), ExactGradients(case, inputs)
+            inputs = self.backward_inputs(case, mask)
+            return inputs, BackwardOutputs(self.device, case), ExactGradients(case, inputs, mask)
         inputs = Inputs(self.device, case)
         return (
             inputs,
@@ -229,8 +235,9 @@ class Benchmark:
         calls = {x.name: x.call for x in contestants if verdicts[x.name]["right"]}
         for x in contestants:
             if inputs.case.mask != "full" and x.name in calls and "mask_blocks" in x.fields:
-                full = Inputs(self.device, replace(inputs.case, mask="full"))
-                calls[FULL + x.name] = StepCall(x.call.step, full, x.call.outputs, self.mask("full", full.case.seqlen))
+                full, mask = replace(inputs.case, mask="full"), self.mask("full", inputs.case.seqlen)
+                of_full = self.backward_inputs(full, mask) if full.kind == "backward" else Inputs(self.device, full)
+                calls[FULL + x.name] = type(x.call)(x.call.step, of_full, x.call.outputs, mask)
         before = {source_of(step.name).after for step in self.steps if step.takes_e4m3}
         for step in self.steps:
             if inputs.case.dtype == "e4m3" and step.name in before and not step.takes_e4m3:

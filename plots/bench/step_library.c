@@ -24,8 +24,9 @@ typedef struct Shape {
 
 static char why[256];
 
-/** Linked into the libraries of backward steps only: the step that computes O and LSE. */
-extern const Step forward_step __attribute__((weak));
+/** Linked into the libraries of backward steps only: the step that computes O and LSE, or the one
+ * for steps that take block masks. */
+extern const Step forward_step __attribute__((weak)), masked_forward_step __attribute__((weak));
 
 static Strides compact(int64_t heads, int64_t rows, int64_t head_dim) {
   return (Strides){heads * rows * head_dim, rows * head_dim, head_dim};
@@ -153,13 +154,35 @@ EXPORTED const char *step_workspace(const Shape *shape, size_t free_bytes, size_
   return NULL;
 }
 
+/** A pass of the forward step in the library of a backward step, with what it needs beside the
+ * tensors; waits for it. */
+static cudaError_t forward_pass(const Problem *p, Tensors t, cudaStream_t stream) {
+  const Step *const s = step.block_masks != NULL ? &masked_forward_step : &forward_step;
+  const int heads = p->batch * p->q_heads;
+  const size_t bytes = s->workspace_bytes == NULL ? 0 : s->workspace_bytes(p) * (size_t)heads;
+  cudaError_t error = cudaSuccess;
+  t.workspace = t.prepared = NULL;
+  if (bytes > 0) error = cudaMalloc(&t.workspace, bytes);
+  if (bytes > 0 && error == cudaSuccess) error = cudaMemset(t.workspace, 0, bytes);
+  if (t.block_mask != NULL && error == cudaSuccess) {
+    const BlockMaskSupport *masks = s->block_masks;
+    error = cudaMalloc(&t.prepared, masks->prepared_bytes(p, t.block_mask));
+    if (error == cudaSuccess) error = masks->prepare(p, t.block_mask, t.prepared, stream);
+  }
+  if (error == cudaSuccess) error = s->forward(p, &t, heads, stream);
+  if (error == cudaSuccess) error = cudaDeviceSynchronize();
+  cudaFree(t.workspace);
+  cudaFree(t.prepared);
+  return error;
+}
+
 /**
  * Enqueues a forward pass on `stream`. `lse`, [batch][heads][rows], and the other tensors,
  * [batch][heads][rows][head_dim], are device memory; `mask` and `prepared` are those of
  * step_prepare(), or NULL for a step without block masks; `workspace` has the bytes that
  * step_workspace() set, or is NULL if they are 0. The scales, [batch][kv_heads], are of Q, K and V
- * in e4m3, else NULL. In the library of a backward step the pass is that of another step, which
- * needs no workspace.
+ * in e4m3, else NULL. In the library of a backward step the pass is that of another step:
+ * forward_pass().
  */
 EXPORTED const char *step_forward(const Shape *shape, const BlockMask *mask, void *prepared,
                                   void *workspace, size_t workspace_bytes, const void *q,
@@ -180,9 +203,7 @@ EXPORTED const char *step_forward(const Shape *shape, const BlockMask *mask, voi
                      .prepared = prepared};
   const char *refused = refusal(&p, mask);
   if (refused != NULL) return refused;
-  if (step.backward != NULL) {
-    return sentence(forward_step.forward(&p, &t, p.batch * p.q_heads, stream));
-  }
+  if (step.backward != NULL) return sentence(forward_pass(&p, t, stream));
   const int heads = heads_at_a_time(&p, workspace_bytes);
   return heads > 0 ? sentence(step.forward(&p, &t, heads, stream))
                    : too_little(&p, workspace_bytes);
@@ -194,8 +215,8 @@ EXPORTED const char *step_forward(const Shape *shape, const BlockMask *mask, voi
  */
 EXPORTED const char *step_backward(const Shape *shape, const BackwardTensors *tensors,
                                    size_t workspace_bytes, cudaStream_t stream) {
-  const Problem p = problem_of(shape, NULL);
-  const char *refused = refusal(&p, NULL);
+  const Problem p = problem_of(shape, tensors->block_mask);
+  const char *refused = refusal(&p, tensors->block_mask);
   if (refused != NULL) return refused;
   const int heads = heads_at_a_time(&p, workspace_bytes);
   return heads > 0 ? sentence(step.backward(&p, tensors, heads, stream))

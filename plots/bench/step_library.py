@@ -90,10 +90,13 @@ def span_mask(shape: Sequence[int], pointer: int) -> BlockMask:
 
 
 class BackwardTensors(ctypes.Structure):
-    """BackwardTensors in backward.h: addresses of compact device tensors and of the workspace."""
+    """BackwardTensors in backward.h: addresses of compact device tensors and of the workspace; a mask and what
+    prepare() made of it."""
 
     _fields_ = [
-        (name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "lse", "d_o", "d_q", "d_k", "d_v", "workspace")
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "lse", "d_o", "d_q", "d_k", "d_v", "workspace")),
+        ("block_mask", ctypes.POINTER(BlockMask)),
+        ("prepared", ctypes.c_void_p),
     ]
 
 

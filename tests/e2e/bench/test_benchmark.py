@@ -26,7 +26,7 @@ from tests.lib.kinds import FP8_STEPS, MASK_STEPS, MMA_STEPS, NAIVE, SCALAR_STEP
 from tests.lib.problem import Problem
 from tests.lib.programs import Program, REPOSITORY, STEP_DIR, read_records
 from tests.lib.reference import as_doubles, attention, round_to, rounded_input
-from tests.lib.steps import step_names
+from tests.lib.steps import source_of, step_names
 
 pytestmark = pytest.mark.cpu_only("make bench itself is the test on a GPU")
 
@@ -264,6 +264,16 @@ def test_backward_steps_are_compared_with_backward_passes(
     right = factor == 1
     assert code == 1 - right and all(record["right"] is right for record in baselines)
     assert ("speed_over_fa2" in own) is right and all(("tflops" in record) is right for record in baselines)
+
+
+def test_backward_steps_with_masks_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """O and LSE are those of a forward step with the same mask; the full mask is measured beside it."""
+    step = next(name for name in step_names("backward") if source_of(name).block_masks)
+    monkeypatch.setattr(run, "backward_cases", lambda: [Case(70, 64, "window:20", "bf16", 2, 3, "backward")])
+    code, path = command(monkeypatch, tmp_path, torch=None, backward=True, steps=[step])
+    (own,) = read_records(path)
+    assert (code, own["right"], own["flops"]) == (0, True, 640 * 6 * (70 * 20 - 190))
+    assert own["mask_form"] == "row spans" and "speed_over_full" in own
 
 
 @pytest.mark.parametrize("gradient", [0, 1, 2])
