@@ -153,6 +153,7 @@ COURSE = (
             ("ex36", 2, 35, "sums in the order of fragments, additions of 16 bytes"),
             ("broken31", 2, 25, "why a right answer proves little"),
             ("broken32", 3, 35, "finding a fault from what is right and what is wrong"),
+            ("broken35", 2, 25, "who decides what is loaded, and who uses it"),
         ),
     ),
 )

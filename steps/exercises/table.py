@@ -34,7 +34,7 @@ class Part:
 class Exercise:
     """step: the source, "step02", or a program of chapter 0, "f02". configs: the arguments of CONFIG<...>
     in its table that are kept, so that it compiles in a second. rule: see judge.c. judge: "judge_e4m3"
-    if Q, K and V are e4m3, "judge_backward" if gradients are computed. fails: words that the check of
+    if Q, K and V are e4m3, "judge_backward" if gradients are computed, "judge_spans" if so with masks of spans. fails: words that the check of
     the untouched starting file prints; @TEXT@ in them is the place of the only line of this file with
     TEXT."""
 
@@ -634,4 +634,8 @@ EXERCISES = {exercise.name: exercise for exercise in (
         Part("one row", 2, ("-n 2000 --stage=cluster",)),
         Part("several rows", 2, ("-n 5000 --stage=cluster",))),
         fails="use of shared memory of a block that may have ended"),
+    Exercise("broken35", "step17g", ("__half, 64", "__half, 128"), (
+        Part("masks whose borders both consumers have", 1, ("-n 200 -k 150", "-n 300 -m document:3")),
+        Part("other borders", 3, ("-n 200 -k 200", "-n 256 -d 128 -m causal"))),
+        fails="read of shared memory that nobody wrote: at @const int4 two@", judge="judge_spans"),
 )}
