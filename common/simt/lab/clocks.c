@@ -371,3 +371,18 @@ void lab_named_barrier_opens(unsigned id, bool waits) {
   opening->thread = worker->hopper->named[id].thread;
   forget_meeting(lab->clocks, meeting);
 }
+
+const View *lab_publish_view(LabWorker *lab) {
+  const int thread = lab_thread(lab), first = thread / WARP_SIZE * WARP_SIZE;
+  Clock *own = lab_kept_clock(lab, lab_clocks(lab)->of_thread[thread]);
+  const uint32_t synced = lab->synced[first / WARP_SIZE];
+  for (int i = FIRST_THREAD + first; i < FIRST_THREAD + first + WARP_SIZE; i++) {
+    if (own->of[i] < synced) own->of[i] = synced;
+  }
+  own->of[FIRST_THREAD + thread] = ++lab->times[thread];
+  View *view = lab_allocate(lab, sizeof *view);
+  const View *peers = lab_view_of(lab, thread);
+  if (peers != NULL) *view = *peers;
+  view->of[lab->worker->rank] = (Known){lab->epoch, own};
+  return view;
+}

@@ -11,7 +11,8 @@
  * - first.c      the first access of each instruction, for drawings
  * - cells.c      who wrote and read some bytes, and which of these accesses race
  * - shared.c     the cells of shared memory; global.c: those of global memory, in pages.c
- * - clusters.c   what blocks of a cluster know of each other, and use of each other
+ * - clusters.c   the barrier of a cluster, and use of other blocks' memory; views.c: what blocks
+ * know of each other; stamps.c: when a block used another's memory
  * - clocks.c     what barriers of a warp, mbarriers and named barriers order
  * - talk.c       what fences and atomics order, in a block and between blocks
  * - tensor_copies.c, warpgroups.c   tensor copies and wgmma

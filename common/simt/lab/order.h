@@ -138,6 +138,29 @@ typedef struct Released {
  * last atomic on global memory? */
 enum { SINCE_FENCE = 1, SINCE_ATOMIC = 2 };
 
+/* --- Clusters --------------------------------------------------------------------------------- */
+
+typedef struct Stamp {
+  uint32_t epoch, time;
+} Stamp;
+
+/** The last use of a block's shared memory by a thread of another block. */
+typedef struct RemoteUse {
+  uint32_t stamp; /* 1 + its index; 0: none */
+  uint32_t pc;
+  uintptr_t address;
+} RemoteUse;
+
+typedef struct LabCluster {
+  Stamp *stamps; /* of this block's accesses to others */
+  uint32_t stamp_count;
+  RemoteUse *uses[MAX_CLUSTER]; /* of this block's memory, by rank and thread; NULL: none so far */
+  bool ended;
+  uint32_t arrival_epoch; /* of the last arrival at the cluster's barrier */
+  const View *opened;     /* what all knew when that barrier opened last */
+  Release *releases[MAX_CLUSTER];
+} LabCluster;
+
 /* --- Cells ----------------------------------------------------------------------------------- */
 
 /** The kind of an access. READS_AS_PROXY: by wgmma or a tensor copy from shared memory; COPY_READS,
@@ -307,6 +330,28 @@ const Meeting *lab_open_cluster(LabWorker *lab);
 void lab_pass_cluster(LabWorker *lab);
 void lab_named_barrier_arrived(unsigned id);
 void lab_named_barrier_opens(unsigned id, bool waits);
+/** What the running thread has done and knows, for threads of other blocks. */
+const View *lab_publish_view(LabWorker *lab);
+
+/* views.c */
+/** A copy that lives until the end of the launch. */
+Clock *lab_kept_clock(LabWorker *lab, const Clock *clock);
+/** What the thread knows; NULL: nothing. */
+const View *lab_view_of(const LabWorker *lab, int thread);
+const View *lab_join_views(LabWorker *lab, const View *a, const View *b);
+/** Of an agent's accesses in the block of this rank, by these lanes at this time of an epoch: the
+ * lanes that are not known. */
+unsigned lab_unknown(const View *view, unsigned rank, int agent, int warp, unsigned lanes,
+                     uint32_t epoch, uint32_t time);
+
+/* stamps.c */
+/** It is made when it is first needed. */
+LabCluster *lab_cluster(LabWorker *lab);
+/** The stamp of what the thread does now. */
+uint32_t lab_stamp(LabWorker *lab, int thread);
+/** As lab_unknown() for accesses of threads of this rank to another block's memory, at a stamp. */
+unsigned lab_unordered_peer(const Access *access, unsigned rank, int warp, unsigned lanes,
+                            uint32_t stamp);
 
 /* clusters.c */
 void lab_begin_cluster(LabWorker *lab);
@@ -315,18 +360,6 @@ void lab_cluster_arrived(void);
 void lab_cluster_opens(void);
 void lab_cluster_passed(void);
 void lab_block_ended(void);
-const View *lab_join_views(LabWorker *lab, const View *a, const View *b);
-/** What the running thread has done and knows, for threads of other blocks. */
-const View *lab_publish_view(LabWorker *lab);
-/** The running thread knows this, too. */
-void lab_add_view(LabWorker *lab, const View *view);
-/** Of an agent's accesses in the block of this rank, by these lanes at this time of an epoch: the
- * lanes that are not known. */
-unsigned lab_unknown(const View *view, unsigned rank, int agent, int warp, unsigned lanes,
-                     uint32_t epoch, uint32_t time);
-/** The same for accesses of threads of this rank to another block's memory, at a stamp. */
-unsigned lab_unordered_peer(const Access *access, unsigned rank, int warp, unsigned lanes,
-                            uint32_t stamp);
 /** Notes a use of shared memory of another block, that of `owner`; false, with a report: that block
  * may not have started, or may have ended. */
 bool lab_touch_remote(LabWorker *lab, LabWorker *owner, uintptr_t address, uint32_t pc);
@@ -335,6 +368,8 @@ void lab_use_remote(LabWorker *lab, LabWorker *owner, uintptr_t address, unsigne
                     uint32_t pc);
 
 /* talk.c */
+/** The running thread knows this, too. */
+void lab_add_view(LabWorker *lab, const View *view);
 /** What a block has done until all its threads have arrived at the cluster's barrier. */
 Release *lab_release_block(LabWorker *lab, const Talk *talk, const Clock *clock, uint32_t epoch);
 void lab_know_releases(LabWorker *lab, Release *const *releases, unsigned count);

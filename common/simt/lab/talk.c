@@ -349,3 +349,10 @@ unsigned lab_unpublished(const Heads *known, const Point *point) {
   pthread_mutex_unlock(&board.lock);
   return lanes;
 }
+
+void lab_add_view(LabWorker *lab, const View *view) {
+  if (view == NULL) return;
+  Talk *talk = lab_allocate(lab, sizeof *talk);
+  *talk = (Talk){.peers = view};
+  lab_set_talk(lab, lab_thread(lab), lab_join_talk(lab, lab->talk[lab_thread(lab)], talk));
+}

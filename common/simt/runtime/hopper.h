@@ -154,7 +154,7 @@ void simt_describe_value(const Worker *worker, const void *address, char *text, 
 __attribute__((noreturn, format(printf, 2, 3))) void simt_complain(const void *call_site,
                                                                    const char *complaint, ...);
 
-/* --- cluster.c */
+/* --- turns.c */
 
 /** Makes a cluster of these workers; a cluster of one needs no turns. */
 void simt_cluster_begin(Cluster *cluster, Worker *const *members, unsigned size);
@@ -173,8 +173,15 @@ void simt_cluster_leave(Worker *worker, bool failed);
 
 /** Lets other blocks of the cluster run, until this one's turn comes again; false: none can. */
 bool simt_cluster_turn(Worker *worker);
-/** The running thread exits. */
-void simt_cluster_exit(Worker *worker);
+
+/* --- scheduler.c */
+
+/** The same, and ends the block if another one has failed. */
+bool simt_let_others_run(Worker *worker);
+/** Opens the cluster's barrier if all of its threads have arrived. */
+void simt_open_cluster(Cluster *cluster);
+
+/* --- cluster.c */
 
 /** The worker of the block of this rank; ends the block if there is none. */
 Worker *simt_cluster_member(unsigned rank, const void *call_site);

@@ -2,7 +2,6 @@
  * Barriers of compute capability 9.0 (PTX ISA 8.7): mbarriers (9.7.13.15), named barriers
  * (9.7.13.1), and setmaxnreg (9.7.19.5), which waits like a barrier.
  */
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,15 +60,6 @@ void simt_free_hopper(Worker *worker) {
   }
   free(hopper);
   worker->hopper = NULL;
-}
-
-void simt_complain(const void *call_site, const char *complaint, ...) {
-  Worker *worker = simt_worker;
-  va_list arguments;
-  va_start(arguments, complaint);
-  vsnprintf(worker->complaint, sizeof worker->complaint, complaint, arguments);
-  va_end(arguments);
-  simt_end_block(WRONG_CALL, &(Wait){.call_site = call_site});
 }
 
 /* --- mbarriers -------------------------------------------------------------------------------- */

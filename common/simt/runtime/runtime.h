@@ -10,7 +10,7 @@
  * - arithmetic.c   rounding modes; hints.c: what may explain a wrong result
  * - mbarrier.c, tensor_copy.c, wgmma.c, wgmma_math.c   those of compute capability 9.0: hopper.h
  * - launch.c     the grid, and the OS threads that take blocks from it; watch.c: its time limit
- * - cluster.c    blocks of a cluster, which run in turns; its barrier: hopper.h
+ * - turns.c      the turns of the blocks of a cluster; cluster.c: its barrier: hopper.h
  * - fault.c      signals that kernels cause; alignment.c: misaligned accesses, which cause none
  * - report.c     error reports; source_line.c: file and line of an instruction
  * - api.c, event.c, errors.c     CUDA's own interface

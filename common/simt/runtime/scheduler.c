@@ -1,3 +1,5 @@
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "hopper.h"
@@ -102,6 +104,15 @@ void simt_end_block(Outcome outcome, const Wait *culprit) {
   end_block(w, outcome);
 }
 
+void simt_complain(const void *call_site, const char *complaint, ...) {
+  Worker *worker = simt_worker;
+  va_list arguments;
+  va_start(arguments, complaint);
+  vsnprintf(worker->complaint, sizeof worker->complaint, complaint, arguments);
+  va_end(arguments);
+  simt_end_block(WRONG_CALL, &(Wait){.call_site = call_site});
+}
+
 static bool name_each_other_in_vain(const Wait *waits, int lane, int other) {
   const Wait *a = &waits[lane], *b = &waits[other];
   const bool differ = a->operation != b->operation || a->mask != b->mask;
@@ -122,9 +133,15 @@ static Outcome why_stuck(const Worker *w) {
   return DEADLOCK;
 }
 
+bool simt_let_others_run(Worker *w) {
+  if (!simt_cluster_turn(w)) return false;
+  if (w->cluster->failed) simt_end_block(ABANDONED, &w->waits[w->running]);
+  return true;
+}
+
 static void run_others(Worker *w, Preference preference) {
   while (w->ready_warps == 0) {
-    if (simt_cluster_turn(w)) continue;
+    if (simt_let_others_run(w)) continue;
     if (!w->land_next(w)) end_block(w, why_stuck(w));
   }
   const int previous = w->running;
@@ -287,12 +304,29 @@ void simt_warp_instruction(const SimtWarpOperation *operation, unsigned mask, vo
 
 /* --- Threads ---------------------------------------------------------------------------------- */
 
+void simt_open_cluster(Cluster *cluster) {
+  if (cluster->arrived < cluster->threads || cluster->arrived == 0) return;
+  if (simt_observer != NULL) simt_observer->cluster_opens();
+  cluster->arrived = 0;
+  cluster->phase++;
+  for (unsigned rank = 0; rank < cluster->size; rank++) {
+    simt_unpark(cluster->members[rank], THE_CLUSTER, 0);
+  }
+}
+
+static void exit_cluster(Worker *worker) {
+  Cluster *cluster = worker->cluster;
+  cluster->threads--; /* the barrier does not wait for it any more */
+  if (worker->arrived_at[worker->running] == 1 + cluster->phase) cluster->arrived--;
+  simt_open_cluster(cluster);
+}
+
 void simt_exit_thread(Worker *w) {
   const int warp = w->running / WARP_SIZE;
   const unsigned lane_bit = 1u << w->running % WARP_SIZE;
   w->warps[warp].live &= ~lane_bit;
   clear_ready(w, warp, lane_bit);
-  simt_cluster_exit(w);
+  exit_cluster(w);
   if (--w->live_threads == 0) return;
   for (int lane = 0; lane < WARP_SIZE; lane++) {
     if (w->warps[warp].in_instruction >> lane & 1) try_instruction(w, warp, lane);
