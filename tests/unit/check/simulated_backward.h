@@ -57,6 +57,11 @@ static inline double dot_rows(const Trial *t, bool of_v, int b, int h, int64_t q
   return sum;
 }
 
+/* The mask is full or causal. */
+static inline bool attends_key(const Problem *p, int64_t q, int64_t key) {
+  return attends(p, &(HostBackwardInputs){0}, 0, 0, q, key);
+}
+
 /* O and LSE of all rows, exact but for the last rounding. */
 static inline void solve_forward(Trial *t) {
   const Problem *p = &t->p;
@@ -65,7 +70,7 @@ static inline void solve_forward(Trial *t) {
     const int q = i % p->q_len, h = i / p->q_len % p->q_heads, b = i / p->q_len / p->q_heads;
     double max = -INFINITY, sum = 0;
     for (int key = 0; key < p->kv_len; ++key) {
-      s[key] = attends(p, q, key) ? p->scale * dot_rows(t, false, b, h, q, key) : -INFINITY;
+      s[key] = attends_key(p, q, key) ? p->scale * dot_rows(t, false, b, h, q, key) : -INFINITY;
       max = fmax(max, s[key]);
     }
     for (int key = 0; key < p->kv_len; ++key) sum += max > -INFINITY ? exp(s[key] - max) : 0;
@@ -170,7 +175,7 @@ static inline void simulate(Trial *t, bool rounds, const Mistakes *m) {
                  value_at(t, t->o, &p->o_strides, b, h, q, d);
     }
     for (int64_t key = 0; key < p->kv_len; ++key) {
-      const bool unmasked = m->all_keys || (m->top_left ? key <= q : attends(p, q, key));
+      const bool unmasked = m->all_keys || (m->top_left ? key <= q : attends_key(p, q, key));
       if (!unmasked) continue;
       const double s = p->scale * dot_rows(t, false, b, h, q, stale(key, m->stale_k_in_s));
       const double dp = dot_rows(t, true, b, h, q, stale(key, m->stale_v_in_dp));

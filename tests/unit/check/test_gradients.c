@@ -111,7 +111,7 @@ static double loss(const Trial *t, Gradient changed, int64_t element, double x) 
     for (int64_t q = 0; q < p->q_len; ++q) {
       double total = 0, weighted = 0;
       for (int64_t key = 0; key < p->kv_len; ++key) {
-        if (!attends(p, q, key)) continue;
+        if (!attends_key(p, q, key)) continue;
         double s = 0, value = 0;
         for (int d = 0; d < p->head_dim; ++d) {
           const int64_t at_q = row_offset(&p->q_strides, 0, h, q) + d;
