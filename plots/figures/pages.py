@@ -46,7 +46,7 @@ RIVALS = {
 }
 WRITER = "`make pages`"
 MUTANTS = REPOSITORY / "plots/results/mutants.jsonl"
-FOUNDATIONS = REPOSITORY / "plots/results/h100_foundations.jsonl"
+FOUNDATIONS = REPOSITORY / "plots/results/foundations.jsonl"
 
 
 def cells(*words: object) -> str:
