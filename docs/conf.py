@@ -271,7 +271,7 @@ def index_terms(app: Sphinx, doctree: nodes.document) -> None:
 
 def source_pages(app: Sphinx):
     for file in SOURCES:
-        code = app.builder.highlighter.highlight_block(file.read_text(), "cuda", linenos="inline", linespans="line")
+        code = app.builder.highlighter.highlight_block(file.read_text(), "cuda", linespans="line")
         path = file.relative_to(ROOT)
         yield f"source/{file.name}", {"title": str(path), "body": f"<h1>{path}</h1>{code}"}, "page.html"
 
