@@ -28,7 +28,12 @@ OPCODES = {
 SECTORS = {"LDG": "global_load_sectors", "STG": "global_store_sectors", "LDGSTS": "copy_sectors"}
 # Executed, whether or not a lane was active.
 MEMORY = {"LDG": "global_loads", "STG": "global_stores"}
-WAVEFRONTS = {"LDS": "shared_load_wavefronts", "LDSM": "shared_load_wavefronts", "STS": "shared_store_wavefronts"}
+WAVEFRONTS = {
+    "LDS": "shared_load_wavefronts",
+    "LDSM": "shared_load_wavefronts",
+    "STS": "shared_store_wavefronts",
+    "STSM": "shared_store_wavefronts",
+}
 METRICS = {
     "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
     "global_store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
@@ -75,6 +80,7 @@ def count_source(rows: list[dict]) -> Counter:
                 *MEMORY.values(),
                 *WAVEFRONTS.values(),
                 "shared_conflicts",
+                "shared_store_requests",
                 "thread_index_reads",
                 "empty_shared_loads",
                 "empty_copies",
@@ -105,6 +111,8 @@ def count_source(rows: list[dict]) -> Counter:
             wavefronts = int(row["L1 Wavefronts Shared"])
             counts[WAVEFRONTS[opcode]] += wavefronts
             counts["shared_conflicts"] += wavefronts - int(row["L1 Wavefronts Shared Ideal"])
+        if opcode == "STSM":
+            counts["shared_store_requests"] += executed
         if opcode == "S2R" and words[-1].startswith("SR_TID"):
             counts["thread_index_reads"] += executed
     return counts
@@ -133,6 +141,7 @@ def main() -> None:
         seen.add(kernel)
         counts = count_source(kernels[kernel])
         counts["block_barriers"] = counts["barriers"] // warps
+        counters["shared_store_requests"] += counts["shared_store_requests"]  # of stmatrix, which it leaves out
         for count, value in {**counts, **counters}.items():
             print(
                 json.dumps(

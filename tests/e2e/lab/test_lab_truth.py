@@ -12,6 +12,7 @@ from tests.gpu import compare_counts
 pytestmark = pytest.mark.cpu_only("the lab is part of the CPU backend")
 
 SMALL = ["-b 1 -H 2 -n 256 -d 64", "-b 2 -H 2 -n 200 -d 128", "-b 1 -H 2 -n 450 -d 64 -m causal"]
+OF_BACKWARD = ["-b 1 -H 2 -n 256 -d 64", "-b 1 -H 4 -G 2 -n 333 -k 500 -d 128 -m causal", "-b 1 -H 2 -n 150 -d 256"]
 
 
 def check_counts(stored: list[dict], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,8 +27,8 @@ def check_counts(stored: list[dict], monkeypatch: pytest.MonkeyPatch) -> None:
     assert [line for line in table if not line["agrees"]] == []
 
 
-# Whole tiles and a full mask show nothing that the other two do not; nor does D = 128 in the naive step, for
-# which the CPU backend takes long.
+# Whole tiles and a full mask show nothing that the other two shapes do not; nor does D = 128 in the naive step,
+# for which the CPU backend takes long.
 @pytest.mark.parametrize(
     "name, options",
     [
@@ -36,9 +37,10 @@ def check_counts(stored: list[dict], monkeypatch: pytest.MonkeyPatch) -> None:
             options,
             marks=[pytest.mark.exhaustive] * (options == SMALL[0] or (name, options) == (NAIVE, SMALL[1])),
         )
-        for name in step_names()
+        for name in step_names("forward")
         for options in SMALL
-    ],
+    ]
+    + [(name, options) for name in step_names("backward") for options in OF_BACKWARD],
 )
 def test_counts_are_those_of_a_gpu(name: str, options: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check_counts(
