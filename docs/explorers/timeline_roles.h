@@ -63,7 +63,6 @@ typedef enum Op {
 /** A tile that was asked for, or written for others: what a phase of an mbarrier brings. */
 typedef struct Load {
   int barrier, phase, buffer;
-  uint32_t place; /* of the buffer, until it has a number */
   uint32_t first_row, end_row;
   int first_column, end_column;
 } Load;
