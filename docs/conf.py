@@ -77,6 +77,7 @@ copybutton_prompt_text = "$ "
 mathjax_path = "../mathjax/MathJax.js"
 mathjax2_config = {
     "messageStyle": "none",
+    "showMathMenu": False,  # its parts are not in the site: docs.mk
     "jax": ["input/TeX", "output/SVG"],
     "extensions": ["tex2jax.js", "TeX/AMSmath.js", "AssistiveMML.js"],
     "tex2jax": {"processClass": "math", "ignoreClass": "page"},

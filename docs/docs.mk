@@ -13,6 +13,11 @@ PAGES := build/docs/pages
 EXPLORERS := build/docs/explorers
 DATA := $(EXPLORERS)/data/fragments.js $(EXPLORERS)/data/banks.js $(EXPLORERS)/data/timeline.js
 MATHJAX := /usr/share/javascript/mathjax
+# What the formulas of the pages need. The tests fail if a page asks for another part.
+MATHJAX_PARTS := MathJax.js jax/input/TeX jax/element \
+	$(addprefix extensions/,AssistiveMML.js MathEvents.js TeX/AMSmath.js TeX/AMSsymbols.js tex2jax.js toMathML.js) \
+	$(addprefix jax/output/SVG/,config.js jax.js autoload) \
+	$(addprefix jax/output/SVG/fonts/TeX/,fontdata.js fontdata-extra.js Main/Regular Math/Italic AMS/Regular Size1 Size2 Size3 Size4)
 
 needs_sphinx = @$(PYTHON) -c 'import breathe, furo, myst_parser, sphinx_copybutton, sphinx_revealjs' 2>/dev/null && test -d $(MATHJAX) || \
 	  { echo "docs: Sphinx, one of its extensions or libjs-mathjax is missing. Install them: make deps"; exit 1; }
@@ -33,9 +38,9 @@ $(SITE)/index.html: $(SITE_SOURCES) | explorers
 	$(Q)doxygen docs/Doxyfile
 	$(Q)$(PYTHON) -m sphinx -q -W --keep-going -j auto -c docs -d build/docs/doctrees $(PAGES) $(SITE)
 	$(Q)find $(SITE) -name '*.svg' -exec sed -i '/<metadata>/,/<\/metadata>/d' {} +  # the numbers drawn, for tests
+	$(Q)$(PYTHON) docs/smaller.py $(SITE)/_images/*.svg
 	$(Q)cp docs/classroom.ipynb docs/grade.yml $(SITE) && cp -r $(EXPLORERS) $(SITE)/explorers
-	$(Q)for part in MathJax.js extensions jax/input/TeX jax/element $(addprefix jax/output/SVG/,config.js jax.js autoload) \
-	    $(addprefix jax/output/SVG/fonts/TeX/,fontdata.js fontdata-extra.js Main Math AMS Size1 Size2 Size3 Size4); do \
+	$(Q)for part in $(MATHJAX_PARTS); do \
 	  mkdir -p $(SITE)/mathjax/$$(dirname $$part) && \
 	  cp -r $(MATHJAX)/$$part $(SITE)/mathjax/$$(dirname $$part) || exit 1; done
 	@$(MAKE) --no-print-directory slides

@@ -1,14 +1,14 @@
 /*
  * The explorer of the timeline. TIMELINE, in data/timeline.js, has a problem for each step and
- * mask: the buffers of shared memory, and the events of one warp in program order or, from step 07
- * on, those of each role in columns.
+ * mask: the buffers of shared memory, and the events of one warp in program order or, of steps for
+ * Hopper, those of each role in columns.
  */
 'use strict';
 
 const ROW = 26; // height of a row of the chart
 const WORDY = { sync: 54, role: 36 }; // and of rows with words
 const AXIS = 18; // and of the numbers above it
-const NAMES = 84; // width of the names of the rows
+const NAMES = 90; // width of the names of the rows
 const NARROWEST = { warp: 16, roles: 34 }; // column of one event
 const MILLISECONDS = 900; // between two events when playing
 const PATTERNS = ['flight', 'waited', 'reading']; // states that are drawn as a pattern
@@ -38,6 +38,11 @@ function spansOf(index) {
   return spans.filter((span) => span.item);
 }
 
+/** The kinds of events of a warp that have a row each. */
+function opsOf() {
+  return Object.keys(productsOf(problem)).filter((op) => problem.events.some((event) => event.op === op));
+}
+
 /** The names of the rows, where they begin, and their heights. */
 function rowsOf() {
   const rows = problem.buffers.map(({ name }) => ({ name, height: ROW }));
@@ -46,7 +51,7 @@ function rowsOf() {
       { name, height: products ? ROW : WORDY.role })));
   } else {
     rows.push({ name: 'sync', height: WORDY.sync });
-    rows.push(...Object.values(PRODUCTS).map((name) => ({ name, height: ROW })));
+    rows.push(...opsOf().map((op) => ({ name: productsOf(problem)[op], height: ROW })));
   }
   let top = AXIS;
   for (const row of rows) {
@@ -89,7 +94,7 @@ function drawBuffer(layers, index) {
 function drawEvent(layers, event, i) {
   const sync = problem.buffers.length;
   const place = box(i, i + 1, sync);
-  const product = Object.keys(PRODUCTS).indexOf(event.op);
+  const product = opsOf().indexOf(event.op);
   if (product >= 0) {
     const own = box(i, i + 1, sync + 1 + product);
     addBar(layers, own, event.op);
@@ -166,18 +171,24 @@ const STATES = {
   released: 'read by all, can be overwritten',
 };
 
+/** What a thread block goes through: tiles of keys, or of queries in a backward pass. */
+function tilesOf({ backward, kv_len: keys, q_len: queries, block_m: m, block_n: n }) {
+  const all = Math.ceil(backward ? queries / m : keys / n);
+  return { all, text: `${all} tiles of ${backward ? `${m} queries` : `${n} keys`}` };
+}
+
 function problemText() {
-  const { events, kv_len: keys, block_m: rows, block_n: keysPerTile, first_query: first } = problem;
-  const all = Math.ceil(keys / keysPerTile);
+  const { events, first_query: first, block_m: rows } = problem;
+  const { all, text } = tilesOf(problem);
   const tiles = [...new Set(events.filter(({ op }) => op === 'qk').map(({ tile }) => tile))];
-  const visits = tiles.length === all ? `visits all ${all} tiles of ${keysPerTile} keys`
-    : `visits tiles ${listed(tiles)} of ${all} tiles of ${keysPerTile} keys`;
+  const visits = `visits ${tiles.length === all ? 'all' : `tiles ${listed(tiles)} of`} ${text}`;
+  const own = problem.backward ? `keys ${events.find(({ tensor }) => tensor === 'K').rows.join(' to ')}`
+    : `queries ${first} to ${first + rows - 1}`;
   const mma = (list) => list.reduce((sum, event) => sum + (event.mma || 0), 0);
   const isOverlapped = (_, i) => moments[i].flying.some((item) => !item.empty);
   const overlap = mma(events) === 0 ? 'No mma: fp32 on the CUDA cores.'
     : `mma with a copy in flight: ${mma(events.filter(isOverlapped))} of ${mma(events)}.`;
-  return `Warp 0 of ${problem.warps} of the thread block of queries ${first} to ` +
-    `${first + rows - 1} ${visits}. ${overlap}`;
+  return `Warp 0 of ${problem.warps} of the thread block of ${own} ${visits}. ${overlap}`;
 }
 
 function cell(tag, text, swatch) {

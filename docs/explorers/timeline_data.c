@@ -9,13 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backward.h"
 #include "host/base/error.h"
 #include "host/device/device.h"
 #include "host/masks/mask.h"
 #include "timeline.h"
 
-/** Which tile of queries to watch: that of this query. Of steps with roles the first thread block
- * is watched. */
+/** Which tile of queries to watch: that of this query. Of steps with roles, and of backward passes,
+ * the first thread block is watched. */
 typedef struct Trial {
   const char *mask;
   int q_len, kv_len, head_dim, query;
@@ -39,6 +40,10 @@ static const Trial SCHEDULE_TRIALS[] = {{"full", 0, 320, 128, 0}, {"causal", 0, 
 /* The last one is not a span of keys. */
 static const Trial ROLE_MASK_TRIALS[] = {
     {"full", 0, 320, 128, 0}, {"window:200", 0, 900, 128, 0}, {"blocks:0.5", 0, 900, 128, 0}};
+/* A thread block has some of the keys and goes through all queries, or those that see its keys. */
+static const Trial BACKWARD_TRIALS[] = {{"full", 160, 256, 64, 0}};
+static const Trial BACKWARD_ROLE_TRIALS[] = {{"full", 320, 256, 128, 0},
+                                             {"window:100", 320, 256, 128, 0}};
 
 void require(bool done, const char *what) {
   if (done) return;
@@ -117,20 +122,28 @@ static DeviceMask make_mask(const Problem *p, const char *text) {
   return on_device;
 }
 
-static void print_trial(const Trial *trial) {
-  const Problem p = problem_of(trial);
-  const size_t row = (step.fp8 ? 1 : 2) * (size_t)p.head_dim;
-  Range memory[SHARED] = {[Q] = allocate(2 * row * (size_t)p.q_len),
-                          [K] = allocate(2 * row * (size_t)p.kv_len),
-                          [V] = allocate(2 * row * (size_t)p.kv_len),
-                          [O] = allocate(2 * (size_t)p.head_dim * (size_t)p.q_len),
-                          [LSE] = allocate(sizeof(float) * (size_t)p.q_len)};
-  const Range workspace = allocate(step.workspace_bytes == NULL ? 1 : step.workspace_bytes(&p));
+/** The memory of a run, with tensors that are filled. */
+static void allocate_all(const Problem *p, Range memory[SHARED]) {
+  const size_t row = (step.fp8 ? 1 : 2) * (size_t)p->head_dim;
+  const size_t o_bytes = 2 * (size_t)p->head_dim * (size_t)p->q_len;
+  memory[Q] = allocate(2 * row * (size_t)p->q_len);
+  memory[K] = allocate(2 * row * (size_t)p->kv_len);
+  memory[V] = allocate(2 * row * (size_t)p->kv_len);
+  memory[O] = allocate(o_bytes);
+  memory[LSE] = allocate(sizeof(float) * (size_t)p->q_len);
   for (int i = Q; i <= V; i++) fill(memory[i], (unsigned)i);
-  DeviceMask mask = {0};
-  if (step.block_masks != NULL) mask = make_mask(&p, trial->mask);
-  memory[MASK_BITS] =
-      (Range){(uintptr_t)mask.prepared, (uintptr_t)mask.prepared + mask.prepared_bytes};
+  if (step.backward == NULL) return;
+  memory[D_O] = allocate(2 * o_bytes);
+  memory[D_Q] = allocate(o_bytes);
+  memory[D_K] = allocate(row * (size_t)p->kv_len);
+  memory[D_V] = allocate(row * (size_t)p->kv_len);
+  memory[NUMBERS] = allocate(step.workspace_bytes(p));
+  fill(memory[D_O], D_O);
+  fill(memory[O], O);
+}
+
+static void run_forward(const Problem *p, const Range memory[SHARED], const DeviceMask *mask) {
+  const Range workspace = allocate(step.workspace_bytes == NULL ? 1 : step.workspace_bytes(p));
   const Range scale = allocate(sizeof(float));
   const float one = 1;
   require_cuda(cudaMemcpy((void *)scale.begin, &one, sizeof one, cudaMemcpyHostToDevice));
@@ -141,35 +154,92 @@ static void print_trial(const Trial *trial) {
                            .o = (void *)memory[O].begin,
                            .lse = (float *)memory[LSE].begin,
                            .workspace = (void *)workspace.begin,
-                           .block_mask = &mask.mask,
-                           .prepared = mask.prepared,
+                           .block_mask = &mask->mask,
+                           .prepared = mask->prepared,
                            .q_scales = scales,
                            .k_scales = scales,
                            .v_scales = scales};
+  require_cuda(step_build()->forward(p, &tensors, 1, 0));
+  require_cuda(cudaDeviceSynchronize());
+  require_cuda(cudaFree((void *)workspace.begin));
+  require_cuda(cudaFree((void *)scale.begin));
+}
+
+static void run_backward(const Problem *p, const Range memory[SHARED], const DeviceMask *mask) {
+  const BackwardTensors tensors = {.q = (void *)memory[Q].begin,
+                                   .k = (void *)memory[K].begin,
+                                   .v = (void *)memory[V].begin,
+                                   .o = (void *)memory[O].begin,
+                                   .lse = (float *)memory[LSE].begin,
+                                   .d_o = (void *)memory[D_O].begin,
+                                   .d_q = (void *)memory[D_Q].begin,
+                                   .d_k = (void *)memory[D_K].begin,
+                                   .d_v = (void *)memory[D_V].begin,
+                                   .workspace = (void *)memory[NUMBERS].begin,
+                                   .block_mask = &mask->mask,
+                                   .prepared = mask->prepared};
+  require_cuda(step_build()->backward(p, &tensors, 1, 0));
+  require_cuda(cudaDeviceSynchronize());
+}
+
+/** The launch that is watched: the first with dynamic shared memory. */
+static const KernelLaunch *watched(const Description *d) {
+  int i = 0;
+  while (i < d->launch_count - 1 && d->launches[i].dynamic_shared_bytes == 0) i++;
+  return &d->launches[i];
+}
+
+static void print_trial(const Trial *trial) {
+  const Problem p = problem_of(trial);
+  Range memory[SHARED] = {{0}};
+  allocate_all(&p, memory);
+  DeviceMask mask = {0};
+  if (step.block_masks != NULL) mask = make_mask(&p, trial->mask);
+  memory[MASK_BITS] =
+      (Range){(uintptr_t)mask.prepared, (uintptr_t)mask.prepared + mask.prepared_bytes};
   Description d;
   step_build()->describe(&p, 1, &d);
-  record_block(memory, (uint32_t)(row * (size_t)trial->query));
-  require_cuda(step_build()->forward(&p, &tensors, 1, 0));
-  require_cuda(cudaDeviceSynchronize());
+  const unsigned row = (step.fp8 ? 1 : 2) * (unsigned)p.head_dim;
+  record_block(memory, row * (uint32_t)trial->query);
+  if (step.backward == NULL) {
+    run_forward(&p, memory, &mask);
+  } else {
+    run_backward(&p, memory, &mask);
+  }
   const Log *log = recorded_block();
   require(log != NULL, "no thread block has read the query");
-  const unsigned shared_bytes = (unsigned)d.launches[0].dynamic_shared_bytes;
+  const unsigned shared_bytes = (unsigned)watched(&d)->dynamic_shared_bytes;
   printf("{\"mask\": \"%s\", \"q_len\": %d, \"kv_len\": %d, \"head_dim\": %d,\n", trial->mask,
          p.q_len, p.kv_len, p.head_dim);
   printf("\"block_m\": %d, \"block_n\": %d, \"first_query\": %d, \"warps\": %d, \"blocks\": %u,\n",
          d.block_m, d.block_n, trial->query / d.block_m * d.block_m, log->threads / 32,
-         d.launches[0].grid.x);
+         watched(&d)->grid.x);
   printf("\"shared_bytes\": %u,\n", shared_bytes);
+  if (step.backward != NULL) printf("\"backward\": true,\n");
   if (has_roles(&d)) {
-    print_roles(log, d.block_n);
+    print_roles(log, &p, &d);
   } else {
-    print_timeline(log, &p, d.block_n, shared_bytes);
+    print_timeline(log, &p, &d, shared_bytes);
   }
   printf("}");
-  for (int i = Q; i <= LSE; i++) require_cuda(cudaFree((void *)memory[i].begin));
-  require_cuda(cudaFree((void *)workspace.begin));
-  require_cuda(cudaFree((void *)scale.begin));
+  for (int i = Q; i < MASK_BITS; i++) {
+    if (memory[i].begin != 0) require_cuda(cudaFree((void *)memory[i].begin));
+  }
   device_mask_free(&mask);
+}
+
+/** The trials of the step. The first thread block has the last queries, which attend to all keys.
+ * Only a tile scheduler gives it others, too. */
+static const Trial *trials_of(const Description *d, size_t *count) {
+  const bool scheduled = step.workspace_bytes != NULL, masks = step.block_masks != NULL;
+  if (step.backward != NULL) {
+    *count = masks ? 2 : 1;
+    return has_roles(d) ? BACKWARD_ROLE_TRIALS : BACKWARD_TRIALS;
+  }
+  *count = masks ? sizeof TRIALS / sizeof *TRIALS : 2;
+  if (!has_roles(d)) return TRIALS;
+  *count = masks ? 3 - step.block_masks->takes_spans : scheduled ? 2 : 1;
+  return masks ? ROLE_MASK_TRIALS : scheduled ? SCHEDULE_TRIALS : ROLE_TRIALS;
 }
 
 int main(void) {
@@ -178,15 +248,8 @@ int main(void) {
   const Problem p = problem_of(&ROLE_TRIALS[0]);
   Description d;
   step.describe(&p, 1, &d);
-  /* The first thread block has the last queries, which attend to all keys. Only a tile scheduler
-     gives it others, too. */
-  const bool scheduled = step.workspace_bytes != NULL, masks = step.block_masks != NULL;
-  const Trial *trials = TRIALS;
-  size_t count = masks ? sizeof TRIALS / sizeof *TRIALS : 2;
-  if (has_roles(&d)) {
-    trials = masks ? ROLE_MASK_TRIALS : scheduled ? SCHEDULE_TRIALS : ROLE_TRIALS;
-    count = masks ? 3 - step.block_masks->takes_spans : scheduled ? 2 : 1;
-  }
+  size_t count;
+  const Trial *trials = trials_of(&d, &count);
   require(step_build_choose(true), "linked without the checking build");
   printf("{\"step\": \"%s\", \"title\": \"%s\", \"problems\": [\n", step.name, step.title);
   for (size_t i = 0; i < count; i++) {

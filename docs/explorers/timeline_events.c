@@ -2,203 +2,56 @@
  * From the records of a thread block to the events of its first warp. Lane 0 stands for the warp:
  * all lanes do the same things in the same order. The rows of a tile, and where it goes, are those
  * of all threads of the block together.
- *
- * A phase of a thread lies between two of commit, wait and barrier. Within a phase a block brings
- * at most one tile of each tensor to shared memory.
  */
 #include <stdio.h>
-#include <stdlib.h>
 
-#include "timeline.h"
+#include "timeline_tiles.h"
 
-enum { MOST_TRANSFERS = 512, MOST_BUFFERS = 16, MOST_GROUPS = 512, LARGEST_PADDING = 32 };
+enum { MOST_GROUPS = 512 };
 
-/** A tile, or bits of a mask, that the block brings to shared memory. */
-typedef struct Transfer {
-  int phase;
-  Memory source;
-  uint32_t begin, end;        /* in shared memory */
-  int64_t first_row, end_row; /* of a tensor */
-  int64_t end_of_read;        /* the rows from here on are zeros */
-  int group;                  /* of cp.async */
-} Transfer;
+/** SOFTMAX is P of a backward pass, whose products are QK and DP to DQ. */
+typedef enum Op {
+  LOAD,
+  TO_SHARED,
+  CLOSE,
+  RELEASE,
+  MEET,
+  QK,
+  SOFTMAX,
+  PV,
+  DP,
+  DS,
+  DV,
+  DK,
+  DQ,
+  ADD_UP,
+  LOOK_AT,
+  PASS,
+  OUTPUT,
+  NOTHING
+} Op;
 
-/** A part of shared memory that holds one thing at a time. */
-typedef struct Buffer {
-  uint32_t begin, end;
-  unsigned holds; /* bit m: Memory m at some time; 0: probabilities */
-} Buffer;
-
-typedef enum Op { LOAD, TO_SHARED, CLOSE, RELEASE, MEET, QK, SOFTMAX, PV, OUTPUT, NOTHING } Op;
-
-static const char *const OP_NAMES[] = {"load", "copy",    "commit", "wait",  "barrier",
-                                       "qk",   "softmax", "pv",     "output"};
+static const char *const OP_NAMES[] = {"load",    "copy", "commit", "wait",    "barrier", "qk",
+                                       "softmax", "pv",   "dp",     "ds",      "dv",      "dk",
+                                       "dq",      "add",  "look",   "pass_on", "output"};
 
 typedef struct Event {
   Op op;
   int transfer; /* of LOAD and TO_SHARED */
   int tile;     /* -1: none */
   int number;   /* of CLOSE: the group; of RELEASE: the groups that may stay in flight */
-  int loads, ldmatrix, mma, exps, shuffles, votes, stores; /* instructions of the warp */
-  unsigned buffers;                                        /* bit b: it reads buffer b */
+  int loads, ldmatrix, mma, exps, shuffles, votes, stores, adds; /* instructions of the warp */
+  unsigned buffers;                                              /* bit b: it reads buffer b */
 } Event;
 
-static Transfer transfers[MOST_TRANSFERS];
-static int transfer_count;
-static Buffer buffers[MOST_BUFFERS];
-static int buffer_count;
-static const Problem *problem;
-static int keys_per_tile;
-
-static uint32_t row_bytes(void) {
-  return (uint32_t)problem->head_dim * 2;
-}
-
-/* --- Transfers -------------------------------------------------------------------------------- */
-
-static int find_transfer(int phase, Memory source) {
-  for (int i = transfer_count - 1; i >= 0; i--) {
-    if (transfers[i].phase == phase && transfers[i].source == source) return i;
-  }
-  return -1;
-}
-
-/** Adds what one thread brings to `target`, from this place of the source. */
-static void add_to_transfer(int phase, Memory source, uint32_t place, uint32_t target, bool zeros) {
-  int at = find_transfer(phase, source);
-  if (at < 0) {
-    require(transfer_count < MOST_TRANSFERS, "too many tiles");
-    at = transfer_count++;
-    transfers[at] = (Transfer){phase, source, UINT32_MAX, 0, INT64_MAX, 0, 0, 0};
-  }
-  Transfer *t = &transfers[at];
-  const int64_t row = place / row_bytes();
-  if (target < t->begin) t->begin = target;
-  if (target + 16 > t->end) t->end = target + 16;
-  if (row < t->first_row) t->first_row = row;
-  if (row >= t->end_row) t->end_row = row + 1;
-  if (!zeros && row >= t->end_of_read) t->end_of_read = row + 1;
-}
-
-/** An ordinary load of a tensor is followed by the store of what was loaded. */
-typedef struct Loaded {
-  Memory source; /* MEMORIES: nothing */
-  uint32_t place;
-} Loaded;
-
-static bool ends_phase(const Record *r) {
-  return r->action == COMMIT || r->action == WAIT || r->action == BARRIER;
-}
-
-/** Follows a thread's ordinary loads; returns whether this record stores what was loaded. */
-static bool follow_loads(const Record *r, Loaded *loaded) {
-  if (r->action == READ && r->memory <= V) *loaded = (Loaded){(Memory)r->memory, r->place};
-  if (r->action == BARRIER || (r->action == READ && r->memory == SHARED)) loaded->source = MEMORIES;
-  return r->action == WRITE && r->memory == SHARED && loaded->source != MEMORIES;
-}
-
-static void collect_transfers(const Log *log) {
-  transfer_count = 0;
-  for (int thread = 0; thread < log->threads; thread++) {
-    Loaded loaded = {.source = MEMORIES};
-    int phase = 0;
-    for (size_t i = 0; i < log->counts[thread]; i++) {
-      const Record *r = &log->records[thread][i];
-      phase += ends_phase(r);
-      if (r->action == COPY) {
-        add_to_transfer(phase, (Memory)r->memory, r->place, r->target, r->zeros);
-      } else if (follow_loads(r, &loaded)) {
-        add_to_transfer(phase, loaded.source, loaded.place, r->place, false);
-      }
-    }
-  }
-}
-
-/* --- Buffers ---------------------------------------------------------------------------------- */
-
-/** The buffer at this place of shared memory; -1: none. */
-static int find_buffer(uint32_t place) {
-  for (int i = 0; i < buffer_count; i++) {
-    if (place >= buffers[i].begin && place < buffers[i].end) return i;
-  }
-  return -1;
-}
-
-static void add_buffer(uint32_t begin, uint32_t end, unsigned holds) {
-  for (int i = 0; i < buffer_count; i++) {
-    Buffer *b = &buffers[i];
-    if (end <= b->begin || begin >= b->end) continue;
-    if (begin < b->begin) b->begin = begin;
-    if (end > b->end) b->end = end;
-    b->holds |= holds;
-    return;
-  }
-  require(buffer_count < MOST_BUFFERS, "too many buffers");
-  buffers[buffer_count++] = (Buffer){begin, end, holds};
-}
-
-static int by_begin(const void *a, const void *b) {
-  return (int)((const Buffer *)a)->begin - (int)((const Buffer *)b)->begin;
-}
-
-/** What is stored to none of the buffers of the tiles is P. */
-static void collect_buffers(const Log *log, uint32_t shared_bytes) {
-  buffer_count = 0;
-  for (int i = 0; i < transfer_count; i++) {
-    add_buffer(transfers[i].begin, transfers[i].end, 1u << transfers[i].source);
-  }
-  uint32_t begin = UINT32_MAX, end = 0;
-  for (int thread = 0; thread < log->threads; thread++) {
-    for (size_t i = 0; i < log->counts[thread]; i++) {
-      const Record *r = &log->records[thread][i];
-      if (r->action != WRITE || r->memory != SHARED || find_buffer(r->place) >= 0) continue;
-      if (r->place < begin) begin = r->place;
-      if (r->place + 4 > end) end = r->place + 4;
-    }
-  }
-  if (begin < end) add_buffer(begin, end, 0);
-  qsort(buffers, (size_t)buffer_count, sizeof *buffers, by_begin);
-  for (int i = 0; i < buffer_count; i++) {
-    const uint32_t limit = i + 1 < buffer_count ? buffers[i + 1].begin : shared_bytes;
-    if (limit - buffers[i].end <= LARGEST_PADDING) buffers[i].end = limit;
-  }
-}
-
-static const char *name_of(Memory memory) {
-  static const char *const NAMES[] = {"Q", "K", "V", "O", "LSE", "mask bits"};
-  return NAMES[memory];
-}
-
-static void print_buffers(void) {
-  printf("\"buffers\": [");
-  for (int i = 0; i < buffer_count; i++) {
-    int alike = 0, before = 0;
-    for (int j = 0; j < buffer_count; j++) {
-      alike += buffers[j].holds == buffers[i].holds;
-      before += j < i && buffers[j].holds == buffers[i].holds;
-    }
-    printf("%s\n  {\"name\": \"", i == 0 ? "" : ",");
-    const char *separator = "";
-    if (buffers[i].holds == 0) printf("P");
-    for (int m = 0; m < SHARED; m++) {
-      if ((buffers[i].holds >> m & 1) == 0) continue;
-      printf("%s%s", separator, name_of((Memory)m));
-      separator = "/";
-    }
-    if (alike > 1) printf("[%d]", before);
-    printf("\", \"offset\": %u, \"bytes\": %u}", buffers[i].begin,
-           buffers[i].end - buffers[i].begin);
-  }
-  printf("],\n");
-}
-
-/* --- Events ----------------------------------------------------------------------------------- */
+static int tile_rows; /* keys of a tile; of a backward pass queries */
 
 /** The warp while its records are read in order. */
 typedef struct Warp {
   int phase, committed;
   bool ended;                /* after the last product: what follows makes O */
   int tile;                  /* of the last product */
+  Op product;                /* of a backward pass: the last one, or what came after it */
   int content[MOST_BUFFERS]; /* the last transfer to each buffer; -1: none */
   bool in_flight[MOST_GROUPS];
   Loaded loaded;
@@ -208,13 +61,14 @@ typedef struct Warp {
 
 static int tile_of(const Transfer *t) {
   const bool keys = t->source == K || t->source == V;
-  return keys ? (int)(t->first_row / keys_per_tile) : -1;
+  const bool queries = t->source == Q || t->source == D_O || t->source == NUMBERS;
+  return (step.backward == NULL ? keys : queries) ? (int)(t->first_row / tile_rows) : -1;
 }
 
 static void print_transfer(const Transfer *t, bool asynchronous) {
   printf(", \"tensor\": \"%s\"", name_of(t->source));
-  printf(", \"buffer\": %d", find_buffer(t->begin));
-  if (t->source <= V) {
+  printf(", \"buffer\": %d", buffer_of(t->begin));
+  if (t->source <= D_O) {
     const int64_t read = t->end_of_read > t->first_row ? t->end_of_read : t->first_row;
     printf(", \"rows\": [%d, %d]", (int)t->first_row, (int)t->end_row - 1);
     if (read < t->end_row) printf(", \"zeros\": %d", (int)(t->end_row - read));
@@ -239,7 +93,7 @@ static void print_event(Warp *w) {
   printf("%s\n  {\"op\": \"%s\"", w->printed++ == 0 ? "" : ",", OP_NAMES[e->op]);
   if (e->tile >= 0) printf(", \"tile\": %d", e->tile);
   if (e->op == LOAD || e->op == TO_SHARED) {
-    print_transfer(&transfers[e->transfer], e->op == TO_SHARED);
+    print_transfer(&tiles.transfers[e->transfer], e->op == TO_SHARED);
   }
   if (e->op == CLOSE) printf(", \"group\": %d", e->number);
   if (e->op == RELEASE) {
@@ -250,7 +104,7 @@ static void print_event(Warp *w) {
     print_groups("in_flight", w, kept, w->committed);
   }
   const char *separator = ", \"reads\": [";
-  for (int i = 0; i < buffer_count; i++) {
+  for (int i = 0; i < tiles.buffer_count; i++) {
     if ((e->buffers >> i & 1) == 0) continue;
     printf("%s%d", separator, i);
     separator = ", ";
@@ -265,7 +119,8 @@ static void print_event(Warp *w) {
                 {"exps", e->exps},
                 {"shuffles", e->shuffles},
                 {"votes", e->votes},
-                {"stores", e->stores}};
+                {"stores", e->stores},
+                {"adds", e->adds}};
   for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
     if (counts[i].count > 0) printf(", \"%s\": %d", counts[i].name, counts[i].count);
   }
@@ -285,9 +140,9 @@ static Event *event_of(Warp *w, Op op, int transfer) {
 
 static void bring(Warp *w, Op op, Memory source) {
   const int at = find_transfer(w->phase, source);
-  Transfer *t = &transfers[at];
+  Transfer *t = &tiles.transfers[at];
   t->group = w->committed;
-  w->content[find_buffer(t->begin)] = at;
+  w->content[buffer_of(t->begin)] = at;
   if (op == TO_SHARED) w->in_flight[w->committed] = true;
   Event *e = event_of(w, op, at);
   e->tile = tile_of(t);
@@ -300,13 +155,44 @@ static Event *softmax_or_output(Warp *w) {
   return e;
 }
 
+/** What a backward pass computes when it reads this tile, or dS (SHARED). Q, K and dO are operands
+ * of two products each; the first of these reads the other operand before. */
+static Op backward_op(Op before, Memory source) {
+  switch (source) {
+    case K:
+      return before == DQ ? DQ : QK;
+    case V:
+      return DP;
+    case Q:
+      return before == QK ? QK : DK;
+    case D_O:
+      return before == DP ? DP : DV;
+    case NUMBERS: /* LSE, then D */
+      return before == QK || before == SOFTMAX ? SOFTMAX : DP;
+    default:
+      return DQ;
+  }
+}
+
+static Event *read_backward(Warp *w, const Transfer *t) {
+  const Memory source = t == NULL ? SHARED : t->source;
+  w->product = backward_op(w->product, source);
+  Event *e = event_of(w, w->product, 0);
+  if (source == Q || source == D_O) w->tile = tile_of(t);
+  e->tile = w->tile;
+  return e;
+}
+
 /** Reads of shared memory are operands of a product, bits of a mask or, in the end, rows of O. */
 static void read_shared(Warp *w, const Record *r) {
-  const int at = find_buffer(r->place);
+  const int at = buffer_of(r->place);
   require(at >= 0, "a read of shared memory that nothing was written to");
-  const Transfer *t = w->content[at] < 0 ? NULL : &transfers[w->content[at]]; /* NULL: P */
+  const Transfer *t =
+      w->content[at] < 0 ? NULL : &tiles.transfers[w->content[at]]; /* NULL: P or dS */
   Event *e;
-  if (w->ended || (t != NULL && t->source == MASK_BITS)) {
+  if (step.backward != NULL) {
+    e = read_backward(w, t);
+  } else if (w->ended || (t != NULL && t->source == MASK_BITS)) {
     e = softmax_or_output(w);
   } else {
     e = event_of(w, t == NULL || t->source == V ? PV : QK, 0);
@@ -317,8 +203,24 @@ static void read_shared(Warp *w, const Record *r) {
   e->loads += r->action == READ;
 }
 
+/** What is neither a product nor a copy. */
+static Event *compute_backward(Warp *w, const Record *r) {
+  const Op op = r->action == EXP       ? SOFTMAX
+                : r->action == ADD     ? ADD_UP
+                : r->action == LOOK    ? LOOK_AT
+                : r->action == PASS_ON ? PASS
+                : r->memory == SHARED  ? DS
+                                       : OUTPUT;
+  w->product = op;
+  Event *e = event_of(w, op, 0);
+  if (op != OUTPUT && op != PASS) e->tile = w->tile;
+  if (op == DS) e->buffers |= 1u << buffer_of(r->place);
+  e->adds += r->action == ADD;
+  return e;
+}
+
 static void compute(Warp *w, const Record *r) {
-  Event *e = softmax_or_output(w);
+  Event *e = step.backward != NULL ? compute_backward(w, r) : softmax_or_output(w);
   e->exps += r->action == EXP;
   e->shuffles += r->action == SHUFFLE;
   e->votes += r->action == VOTE;
@@ -341,7 +243,7 @@ static void add_record(Warp *w, const Record *r) {
     w->event.mma++;
   } else if (r->action == LDMATRIX || (r->action == READ && r->memory == SHARED)) {
     read_shared(w, r);
-  } else if (r->action == READ && r->memory <= V) {
+  } else if (r->action == READ && r->memory <= D_O) {
     bring(w, LOAD, (Memory)r->memory);
   } else if (r->action != READ && !stored) {
     compute(w, r);
@@ -359,13 +261,11 @@ static size_t end_of_products(const Log *log) {
   return last_mma > 0 ? last_mma : last_read;
 }
 
-void print_timeline(const Log *log, const Problem *p, int block_n, uint32_t shared_bytes) {
-  problem = p;
-  keys_per_tile = block_n;
-  collect_transfers(log);
-  collect_buffers(log, shared_bytes);
+void print_timeline(const Log *log, const Problem *p, const Description *d, uint32_t shared_bytes) {
+  tile_rows = step.backward == NULL ? d->block_n : d->block_m;
+  collect_tiles(log, p, shared_bytes);
   print_buffers();
-  Warp w = {.loaded.source = MEMORIES, .event.op = NOTHING, .tile = -1};
+  Warp w = {.loaded.source = MEMORIES, .event.op = NOTHING, .product = NOTHING, .tile = -1};
   for (int i = 0; i < MOST_BUFFERS; i++) w.content[i] = -1;
   const size_t end = end_of_products(log);
   printf("\"events\": [");

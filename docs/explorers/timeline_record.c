@@ -12,11 +12,16 @@
 
 extern _Thread_local unsigned char smem[];
 
-enum { MOST_SHARED = 227 << 10 };
+enum { MOST_SHARED = 227 << 10, CHUNK_BYTES = 16 };
+
+/** A thread block or cluster of a launch. Two launches after each other differ in their sizes. */
+typedef struct Place {
+  unsigned grid, threads, cluster;
+} Place;
 
 static struct {
   bool recording, has_query, done;
-  unsigned block; /* whose records are in the log */
+  Place at; /* whose records are in the log */
   uint32_t place_in_q;
   Range memory[SHARED];
   Log log;
@@ -26,7 +31,7 @@ void record_block(const Range memory[SHARED], uint32_t place_in_q) {
   memset(state.log.counts, 0, sizeof state.log.counts);
   memcpy(state.memory, memory, sizeof state.memory);
   state.place_in_q = place_in_q;
-  state.block = 0;
+  state.at = (Place){0, 0, 0};
   state.has_query = state.done = false;
   state.recording = true;
 }
@@ -36,19 +41,21 @@ const Log *recorded_block(void) {
   return state.has_query ? &state.log : NULL;
 }
 
-/** Blocks run one after another, as SIMT_THREADS is 1. */
-static void change_block(unsigned block) {
-  state.block = block;
+/** Clusters run one after another, as SIMT_THREADS is 1. */
+static void change_place(Place at) {
+  state.at = at;
   state.done = state.has_query;
   if (!state.done) memset(state.log.counts, 0, sizeof state.log.counts);
 }
 
 static void append(Record record) {
   const SimtThread *self = simt_self();
-  const unsigned thread = self->index.x;
+  const unsigned blocks = simt_cluster_size(), own = self->index.x;
+  const unsigned thread = simt_cluster_rank() * MOST_BLOCK_THREADS + own;
+  const Place at = {self->block->grid.x, self->block->dim.x, self->block->index.x / blocks};
   Log *log = &state.log;
-  if (self->block->index.x != state.block) change_block(self->block->index.x);
-  if (state.done || thread >= MOST_THREADS) return;
+  if (memcmp(&at, &state.at, sizeof at) != 0) change_place(at);
+  if (state.done || own >= MOST_BLOCK_THREADS || thread >= MOST_THREADS) return;
   if (log->counts[thread] == log->capacities[thread]) {
     log->capacities[thread] = 2 * log->capacities[thread] + 1024;
     log->records[thread] = realloc(log->records[thread], log->capacities[thread] * sizeof record);
@@ -56,8 +63,14 @@ static void append(Record record) {
   }
   log->records[thread][log->counts[thread]++] = record;
   log->threads = (int)self->block->dim.x;
+  log->blocks = (int)blocks;
   state.has_query |=
       record.memory == Q && (record.action == TENSOR_LOAD || record.place == state.place_in_q);
+}
+
+/** A place in shared memory of the running block, among those of its cluster. */
+static uint32_t in_block(uint32_t place, unsigned rank) {
+  return place + rank * BLOCK_PLACES;
 }
 
 /** The memory and the place of an address; false if it is in none. */
@@ -65,7 +78,7 @@ static bool find(const void *pointer, Record *record) {
   const uint64_t address = (uintptr_t)pointer, in_shared = address - (uintptr_t)smem;
   if (in_shared < MOST_SHARED) {
     record->memory = SHARED;
-    record->place = (uint32_t)in_shared;
+    record->place = in_block((uint32_t)in_shared, simt_cluster_rank());
     return true;
   }
   for (int i = 0; i < SHARED; i++) {
@@ -77,8 +90,8 @@ static bool find(const void *pointer, Record *record) {
   return false;
 }
 
-static void record_access(Action action, const void *pointer) {
-  Record record = {.action = action};
+static void record_access(Action action, const void *pointer, unsigned bytes) {
+  Record record = {.action = action, .bytes = bytes};
   if (state.recording && find(pointer, &record)) append(record);
 }
 
@@ -119,8 +132,13 @@ WRAP(unsigned, simt_barrier, int predicate) {
 }
 
 WRAP(SimtWords, simt_ldmatrix, const void *row, int matrices, bool transposed) {
-  record_access(LDMATRIX, row);
+  record_access(LDMATRIX, row, CHUNK_BYTES);
   return __real_simt_ldmatrix(row, matrices, transposed);
+}
+
+WRAP(void, simt_stmatrix, void *row, SimtWords registers, int matrices) {
+  record_access(WRITE, row, CHUNK_BYTES);
+  __real_simt_stmatrix(row, registers, matrices);
 }
 
 WRAP(SimtFloats, simt_mma, SimtFloats d, SimtWords a, uint32_t b0, uint32_t b1,
@@ -148,13 +166,23 @@ WRAP(float, exp2f, float x) {
 /* --- Instructions of compute capability 9.0 --------------------------------------------------- */
 
 static uint32_t in_shared(const void *pointer) {
-  return (uint32_t)((uintptr_t)pointer - (uintptr_t)smem);
+  return in_block((uint32_t)((uintptr_t)pointer - (uintptr_t)smem), simt_cluster_rank());
 }
 
-/** The current phase of an mbarrier. */
+/** The same place in the block of this rank. */
+static uint32_t in_shared_of(const void *pointer, unsigned rank) {
+  return in_block((uint32_t)((uintptr_t)pointer - (uintptr_t)smem), rank);
+}
+
+/** The current phase of the mbarrier that is at this place in the block of this rank. */
+static int phase_in(const void *barrier, unsigned rank) {
+  Worker *worker = simt_cluster_member(rank, NULL);
+  const int number = simt_find_mbarrier(worker, simt_cluster_map(barrier, rank), NULL);
+  return (int)simt_hopper(worker)->mbarriers[number].phase;
+}
+
 static int phase_of(const void *barrier) {
-  const int number = simt_find_mbarrier(simt_worker, barrier, NULL);
-  return (int)simt_hopper(simt_worker)->mbarriers[number].phase;
+  return phase_in(barrier, simt_cluster_rank());
 }
 
 static void record_hopper(Record record) {
@@ -170,11 +198,39 @@ WRAP(void, simt_mbarrier_arrive, void *barrier, unsigned bytes) {
 }
 
 /** The phase of this parity that ended last, or the current one. */
-WRAP(void, simt_mbarrier_wait, void *barrier, unsigned parity) {
+static void record_wait(const void *barrier, unsigned parity) {
   const int phase = phase_of(barrier);
   const int awaited = (phase & 1) == (int)parity ? phase : phase - 1;
   record_hopper((Record){.action = AWAIT, .target = in_shared(barrier), .phase = awaited});
+}
+
+WRAP(void, simt_mbarrier_wait, void *barrier, unsigned parity) {
+  record_wait(barrier, parity);
   __real_simt_mbarrier_wait(barrier, parity);
+}
+
+WRAP(void, simt_mbarrier_wait_cluster, void *barrier, unsigned parity) {
+  record_wait(barrier, parity);
+  __real_simt_mbarrier_wait_cluster(barrier, parity);
+}
+
+WRAP(void, simt_mbarrier_arrive_at, void *barrier, unsigned rank) {
+  record_hopper((Record){.action = ARRIVE,
+                         .target = in_shared_of(barrier, rank),
+                         .remote = true,
+                         .phase = phase_in(barrier, rank)});
+  __real_simt_mbarrier_arrive_at(barrier, rank);
+}
+
+WRAP(void, simt_bulk_send, void *target, const void *source, unsigned bytes, void *barrier,
+     unsigned rank) {
+  record_hopper((Record){.action = SEND,
+                         .place = in_shared(source),
+                         .target = in_shared_of(target, rank),
+                         .bytes = bytes,
+                         .barrier = in_shared_of(barrier, rank),
+                         .phase = phase_in(barrier, rank)});
+  __real_simt_bulk_send(target, source, bytes, barrier, rank);
 }
 
 /** The record of a tensor copy: the row and the size of its box. */
@@ -189,6 +245,8 @@ static Record copy_record(Action action, const CUtensorMap *map, const void *sha
   record.bytes = known.element_bytes;
   for (int i = 0; i < known.rank; i++) record.bytes *= known.box[i];
   record.rows = known.box[1];
+  record.columns = known.box[0];
+  record.first_column = (uint16_t)coordinates[0];
   return record;
 }
 
@@ -211,9 +269,9 @@ WRAP(void, simt_bulk_wait, unsigned pending) {
   __real_simt_bulk_wait(pending);
 }
 
-/** The place that a descriptor names, relative to shared memory. */
+/** The place that a descriptor names. */
 static uint32_t described(uint64_t descriptor) {
-  return (uint32_t)(descriptor & 0x3fff) << 4;
+  return in_block((uint32_t)(descriptor & 0x3fff) << 4, simt_cluster_rank());
 }
 
 WRAP(void, simt_wgmma, const SimtWgmma *operands) {
@@ -244,23 +302,29 @@ WRAP(void, simt_named_barrier, unsigned id, unsigned threads, bool wait) {
 
 WRAP(uint32_t, simt_atomic_32, SimtAtomic operation, void *address, uint32_t operand,
      SimtOrder order) {
-  if (order == SIMT_RELAXED) record_other(DRAW, 0);
+  if (order == SIMT_RELAXED) record_other(operation == SIMT_ATOMIC_ADD_FLOAT ? ADD : DRAW, 0);
+  if (order == SIMT_RELEASE) record_other(PASS_ON, 0);
   return __real_simt_atomic_32(operation, address, operand, order);
+}
+
+WRAP(uint32_t, simt_load_acquire_32, const void *address) {
+  record_other(LOOK, 0);
+  return __real_simt_load_acquire_32(address);
 }
 
 /* --- Loads and stores of the checking build --------------------------------------------------- */
 
-#define HOOK(name, action)          \
-  void name(const void *address);   \
-  void name(const void *address) {  \
-    record_access(action, address); \
+#define HOOK(name, action, size)          \
+  void name(const void *address);         \
+  void name(const void *address) {        \
+    record_access(action, address, size); \
   }
 
-#define HOOKS(size)                       \
-  HOOK(__tsan_read##size, READ)           \
-  HOOK(__tsan_write##size, WRITE)         \
-  HOOK(__tsan_unaligned_read##size, READ) \
-  HOOK(__tsan_unaligned_write##size, WRITE)
+#define HOOKS(size)                             \
+  HOOK(__tsan_read##size, READ, size)           \
+  HOOK(__tsan_write##size, WRITE, size)         \
+  HOOK(__tsan_unaligned_read##size, READ, size) \
+  HOOK(__tsan_unaligned_write##size, WRITE, size)
 
 HOOKS(1)
 HOOKS(2)
@@ -268,11 +332,10 @@ HOOKS(4)
 HOOKS(8)
 HOOKS(16)
 
-#define RANGE_HOOK(name, action)                \
-  void name(const void *address, size_t size);  \
-  void name(const void *address, size_t size) { \
-    (void)size;                                 \
-    record_access(action, address);             \
+#define RANGE_HOOK(name, action)                    \
+  void name(const void *address, size_t size);      \
+  void name(const void *address, size_t size) {     \
+    record_access(action, address, (unsigned)size); \
   }
 
 RANGE_HOOK(__tsan_read_range, READ)

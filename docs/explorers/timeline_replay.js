@@ -4,7 +4,15 @@
  */
 'use strict';
 
-const PRODUCTS = { qk: 'Q Kᵀ', softmax: 'softmax', pv: 'P V', output: 'O' };
+const FORWARD = { qk: 'Q Kᵀ', softmax: 'softmax', pv: 'P V', output: 'O' };
+const BACKWARD = {
+  qk: 'S', softmax: 'P', dp: 'dP', ds: 'dS', dv: 'dV', dk: 'dK', dq: 'dQ', add: 'add dQ', output: 'dV, dK',
+};
+
+/** What a problem computes, by the names of the events. */
+function productsOf({ backward }) {
+  return backward ? BACKWARD : FORWARD;
+}
 
 /* --- Words ----------------------------------------------------------------------------------- */
 
@@ -23,17 +31,19 @@ function namesOf(items) {
 }
 
 /** What a copy or a load brings to shared memory. */
-function itemOf({ tensor, tile, rows, zeros = 0, group }) {
+function itemOf({ tensor, tile, rows, columns, zeros = 0, group }) {
   const empty = rows !== undefined && zeros === rows[1] - rows[0] + 1;
-  const item = { tensor, rows, zeros, group, empty, plural: empty || tensor === 'mask bits' };
+  const item = { tensor, tile, rows, columns, zeros, group, empty, plural: empty || /[ ,]/.test(tensor) };
   if (empty) return { ...item, name: `zeros instead of ${tensor}`, label: 'zeros' };
   if (tile === undefined) return { ...item, name: tensor, label: tensor.replace('mask ', '') };
-  return { ...item, name: `${tensor} of tile ${tile}`, label: `${tensor} ${tile}` };
+  const half = columns ? 'lr'[Math.sign(columns[0])] : '';
+  return { ...item, name: `${tensor} of tile ${tile}`, label: `${tensor} ${tile}${half}` };
 }
 
-function rowsText({ rows, zeros, empty }) {
+function rowsText({ rows, columns, zeros, empty }) {
   if (rows === undefined || empty) return '';
-  return `rows ${rows[0]} to ${rows[1]}${zeros > 0 ? `, zeros after row ${rows[1] - zeros}` : ''}`;
+  return `rows ${rows[0]} to ${rows[1]}${zeros > 0 ? `, zeros after row ${rows[1] - zeros}` : ''}`
+    + `${columns ? `, columns ${columns[0]} to ${columns[1]}` : ''}`;
 }
 
 function bringText(event, item, buffer, old) {
@@ -73,20 +83,32 @@ function barrierText(visible, read) {
 }
 
 function countsText(event) {
-  const { op, mma, ldmatrix, loads, exps, shuffles, votes } = event;
+  const { op, mma, ldmatrix, loads, exps, shuffles, votes, adds } = event;
   return [
-    op !== 'softmax' && !mma && 'fp32 multiply-adds on the CUDA cores',
+    ['qk', 'pv'].includes(op) && !mma && 'fp32 multiply-adds on the CUDA cores',
     mma && `${mma} mma`,
     ldmatrix && `${ldmatrix} ldmatrix`,
     loads && `${plural(loads, 'load')} from shared memory per thread`,
     exps && `${plural(exps, 'exponential')} per thread`,
     shuffles && plural(shuffles, 'shuffle'),
     votes && plural(votes, 'vote'),
+    adds && `${adds} floats per thread, which atomics add to the sums`,
   ].filter((text) => text).join(', ');
 }
 
-function computeText(event, flying) {
+function backwardText(event) {
+  const { op, tile } = event;
+  if (op === 'output') return 'dV and dK: multiply dK by the scale, and store both.';
+  if (op === 'ds') return `dS of tile ${tile} is stored in buffer dS.`;
+  if (op === 'look') return 'Read how many blocks have added to these rows of dQ.';
+  if (op === 'pass_on') return 'Count the additions of this block, so that the next one may add.';
+  return `${BACKWARD[op]} of tile ${tile}: ${countsText(event)}.`;
+}
+
+function computeText(event, flying, backward) {
   const { op, tile, reads = [] } = event;
+  const meanwhile = flying.length > 0 ? ` Meanwhile in flight: ${namesOf(flying)}.` : '';
+  if (backward) return backwardText(event) + meanwhile;
   if (op === 'output') {
     const through = reads.length > 0 ? ', through the buffer of Q' : '';
     return `O: divide it by the sums of its rows and store it${through}.`;
@@ -94,8 +116,7 @@ function computeText(event, flying) {
   const isSoftmax = op === 'softmax';
   const stored = isSoftmax && event.stores > 0 ? ' P is stored in buffer P.' : '';
   const masked = isSoftmax && reads.length > 0 ? ' The mask bits are applied.' : '';
-  const meanwhile = flying.length > 0 ? ` Meanwhile in flight: ${namesOf(flying)}.` : '';
-  return `${isSoftmax ? 'Softmax' : PRODUCTS[op]} of tile ${tile}: ${countsText(event)}.` +
+  return `${isSoftmax ? 'Softmax' : FORWARD[op]} of tile ${tile}: ${countsText(event)}.` +
     stored + masked + meanwhile;
 }
 
@@ -106,11 +127,11 @@ function computeText(event, flying) {
  * overwritten, and the items in flight. States: empty; flight, until a wait; waited, until a
  * barrier; ready; own, for what each warp writes for itself.
  */
-function replay({ buffers, events }) {
+function replay({ buffers, events, backward }) {
   const now = buffers.map(() => ({ item: undefined, state: 'empty', over: undefined }));
   let flying = [];
   let uncommitted = [];
-  let read = []; // K and V, since the last barrier
+  let read = []; // tiles, since the last barrier
 
   function bring(event) {
     const buffer = now[event.buffer];
@@ -149,10 +170,13 @@ function replay({ buffers, events }) {
   function compute(event) {
     for (const index of event.reads || []) {
       const { item } = now[index];
-      if (event.op === 'output') {
+      if (event.op === 'ds') {
+        const name = `dS of tile ${event.tile}`;
+        now[index] = { item: { name, label: `dS ${event.tile}`, tile: event.tile }, state: 'waited', over: item };
+      } else if (event.op === 'output') {
         const rows = { name: "this warp's rows of O", label: 'O', tensor: 'O' };
         now[index] = { item: rows, state: 'own', over: item };
-      } else if ('KV'.includes(item.tensor) && !read.includes(item)) {
+      } else if (item.tile !== undefined && !read.includes(item)) {
         read.push(item);
       }
     }
@@ -161,7 +185,7 @@ function replay({ buffers, events }) {
       const item = { name: `P of tile ${event.tile}`, label: `P ${event.tile}`, tensor: 'P' };
       now[p] = { item, state: 'own' };
     }
-    return computeText(event, flying);
+    return computeText(event, flying, backward);
   }
 
   const actions = { load: bring, copy: bring, commit, wait, barrier };

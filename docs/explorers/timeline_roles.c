@@ -3,138 +3,11 @@
  */
 #include "timeline_roles.h"
 
-#include <stdlib.h>
-
-static Roles all;
-
-/* --- Buffers, mbarriers and tiles ------------------------------------------------------------- */
-
-static int find_buffer(uint32_t place) {
-  for (int i = 0; i < all.buffer_count; i++) {
-    if (place >= all.buffers[i].begin && place < all.buffers[i].end) return i;
-  }
-  return -1;
-}
-
-static int barrier_at(uint32_t place) {
-  for (int i = 0; i < all.barrier_count; i++) {
-    if (all.barriers[i].place == place) return i;
-  }
-  require(all.barrier_count < MOST_BARRIERS, "too many mbarriers");
-  all.barriers[all.barrier_count] = (Barrier){place, -1, false};
-  return all.barrier_count++;
-}
-
-static void add_buffer(uint32_t begin, uint32_t end, int tensor, int full) {
-  for (int i = 0; i < all.buffer_count; i++) {
-    Buffer *b = &all.buffers[i];
-    if (full < 0 || b->full != full) continue;
-    if (begin < b->begin) b->begin = begin;
-    if (end > b->end) b->end = end;
-    return;
-  }
-  require(all.buffer_count < MOST_BUFFERS, "too many buffers");
-  all.buffers[all.buffer_count++] = (Buffer){begin, end, tensor, full};
-}
-
-static int find_load(int barrier, int phase) {
-  for (int i = 0; i < all.load_count; i++) {
-    if (all.loads[i].barrier == barrier && all.loads[i].phase == phase) return i;
-  }
-  return -1;
-}
-
-static void add_load(const Record *r) {
-  const int barrier = barrier_at(r->barrier);
-  int at = find_load(barrier, r->phase);
-  if (at < 0) {
-    require(all.load_count < MOST_LOADS, "too many tiles");
-    at = all.load_count++;
-    all.loads[at] = (Load){barrier, r->phase, (Memory)r->memory, r->place, 0};
-  }
-  if (r->place < all.loads[at].first_row) all.loads[at].first_row = r->place;
-  if (r->place + r->rows > all.loads[at].end_row) all.loads[at].end_row = r->place + r->rows;
-  add_buffer(r->target, r->target + r->bytes, (Memory)r->memory, barrier);
-}
-
-static int by_begin(const void *a, const void *b) {
-  return (int)((const Buffer *)a)->begin - (int)((const Buffer *)b)->begin;
-}
-
-/** V transposed has the size of V. Its products begin at its first byte, and before them a consumer
- * waits at the mbarrier of what is there. */
-static void add_transposed(const Log *log, int thread) {
-  uint32_t awaited = 0;
-  bool first = true; /* of its group */
-  for (size_t i = 0; i < log->counts[thread]; i++) {
-    const Record *r = &log->records[thread][i];
-    if (r->action == AWAIT) awaited = r->target;
-    if (r->action == WGMMA_COMMIT) first = true;
-    if (r->action != WGMMA) continue;
-    if (first && find_buffer(r->place) < 0) {
-      const Buffer *v = NULL;
-      for (int b = 0; b < all.buffer_count; b++) {
-        if (all.buffers[b].tensor == V) v = &all.buffers[b];
-      }
-      require(v != NULL, "a product of what was not loaded");
-      add_buffer(r->place, r->place + v->end - v->begin, TRANSPOSED, barrier_at(awaited));
-    }
-    first = false;
-  }
-}
-
-/** O has a buffer of its own where tensor copies store it from elsewhere than the rows of Q. All
- * warps of a warpgroup have a part of it. */
-static void collect_buffers(const Log *log) {
-  all.buffer_count = all.load_count = all.barrier_count = 0;
-  for (int thread = 0; thread < log->threads; thread += WARP_THREADS) {
-    for (size_t i = 0; i < log->counts[thread]; i++) {
-      const Record *r = &log->records[thread][i];
-      if (r->action == TENSOR_LOAD && r->memory <= V) add_load(r); /* others belong to masks */
-    }
-  }
-  for (int group = 0; group < log->threads; group += GROUP_OF_WARPS) {
-    add_transposed(log, group);
-    uint32_t begin = UINT32_MAX, end = 0;
-    for (int thread = group; thread < group + GROUP_OF_WARPS; thread++) {
-      for (size_t i = 0; i < log->counts[thread]; i++) {
-        const Record *r = &log->records[thread][i];
-        if (r->action != TENSOR_STORE || find_buffer(r->target) >= 0) continue;
-        if (r->target < begin) begin = r->target;
-        if (r->target + r->bytes > end) end = r->target + r->bytes;
-      }
-    }
-    if (begin >= end) continue;
-    require(all.buffer_count < MOST_BUFFERS, "too many buffers");
-    all.buffers[all.buffer_count++] = (Buffer){begin, end, O, -1};
-  }
-  qsort(all.buffers, (size_t)all.buffer_count, sizeof *all.buffers, by_begin);
-  for (int i = 0; i < all.buffer_count; i++) {
-    if (all.buffers[i].full < 0) continue;
-    all.barriers[all.buffers[i].full].buffer = i;
-    all.barriers[all.buffers[i].full].is_full = true;
-  }
-}
-
-/* --- Events ----------------------------------------------------------------------------------- */
-
-/** A role while its records are read in order. */
-typedef struct Reader {
-  Role *role;
-  bool began, open;       /* a wgmma since the last commit */
-  int seen[MOST_BUFFERS]; /* the last load that was waited for */
-  int groups, done;       /* committed, complete */
-  int s_tile, pv_tile;    /* of the last product that is complete, that was started */
-  int tile_of_group[MOST_EVENTS];
-  int told; /* the event that told of a tile of queries and has no buffer yet, -1: none */
-  uint32_t told_place; /* where it wrote */
-} Reader;
-
-static Event *last_event(Role *role) {
+Event *last_event(Role *role) {
   return role->count == 0 ? NULL : &role->events[role->count - 1];
 }
 
-static Event *add_event(Role *role, Op op) {
+Event *add_event(Role *role, Op op) {
   require(role->count < MOST_EVENTS, "too many events");
   Event *e = &role->events[role->count++];
   *e = (Event){.op = op, .barrier = -1, .buffer = -1, .q_buffer = -1, .tile = -1, .load = -1};
@@ -142,13 +15,19 @@ static Event *add_event(Role *role, Op op) {
 }
 
 /** The last event, if it is such an one, or a new one. */
-static Event *same_event(Role *role, Op op) {
+Event *same_event(Role *role, Op op) {
   Event *e = last_event(role);
   return e != NULL && e->op == op ? e : add_event(role, op);
 }
 
-/** An arrival that expects bytes. A wait just before it is for the buffer to be free. What was
- * written between the two belongs to the tile of keys. */
+/** The only buffer of a barrier; -1: it has none or several. */
+static int only_buffer(int barrier) {
+  const uint64_t buffers = all.barriers[barrier].buffers;
+  return buffers != 0 && (buffers & (buffers - 1)) == 0 ? __builtin_ctzll(buffers) : -1;
+}
+
+/** An arrival that expects bytes. A wait just before it is for the buffer to be free, unless it is
+ * for something else to be there. What was written between the two belongs to the tile of keys. */
 static void ask(Reader *reader, const Record *r) {
   Role *role = reader->role;
   if (last_event(role) != NULL && last_event(role)->op == TELL) {
@@ -157,48 +36,97 @@ static void ask(Reader *reader, const Record *r) {
   }
   const Event *before = last_event(role);
   const int barrier = barrier_at(r->target);
-  if (before != NULL && before->op == AWAIT_PHASE) {
-    all.barriers[before->barrier].buffer = all.barriers[barrier].buffer;
+  if (before != NULL && before->op == ASK && before->barrier == barrier &&
+      before->phase == r->phase) {
+    return; /* the same phase: of a tile and of its LSE or D */
+  }
+  if (before != NULL && before->op == AWAIT_PHASE && !all.barriers[before->barrier].is_full) {
+    all.barriers[before->barrier].buffers = all.barriers[barrier].buffers;
   }
   Event *e = add_event(role, ASK);
   e->barrier = barrier;
   e->phase = r->phase;
-  e->buffer = all.barriers[barrier].buffer;
-  role->loads_q |= all.buffers[e->buffer].tensor == Q;
-  role->loads_k |= all.buffers[e->buffer].tensor == K;
+  e->buffer = only_buffer(barrier);
+}
+
+/** A box. Those of several tensors may have the same mbarrier: each tensor is an event. */
+static void copy(Reader *reader, const Record *r) {
+  Role *role = reader->role;
+  Event *e = last_event(role);
+  require(e != NULL && e->op == ASK, "a copy without an arrival");
+  const int buffer = find_buffer(r->target), barrier = e->barrier, phase = e->phase;
+  if (buffer >= 0 && e->buffer < 0) e->buffer = buffer;
+  while (buffer >= 0 && e->buffer != buffer && e > role->events && e[-1].op == ASK &&
+         e[-1].barrier == barrier) {
+    e--;
+  }
+  if (buffer >= 0 && e->buffer != buffer) {
+    e = add_event(role, ASK);
+    e->barrier = barrier;
+    e->phase = phase;
+    e->buffer = buffer;
+  }
+  e->numbers |= r->memory == NUMBERS;
+  e->count++;
+  if (buffer < 0) return;
+  e->load = find_load(barrier, phase, buffer);
+  role->loads |= 1u << r->memory;
 }
 
 /** What a warp has transposed is a load for those who wait at this mbarrier. The wait before was
  * for the buffer to be free. */
 static void show_transposed(Event *e, int barrier, int phase) {
-  const int buffer = all.barriers[barrier].buffer;
   const Event *before = e - 1;
-  e->buffer = buffer;
+  e->buffer = only_buffer(barrier);
   require(before->op == AWAIT_PHASE, "a transposition without a wait");
-  all.barriers[before->barrier].buffer = buffer;
-  if (find_load(barrier, phase) >= 0) return;
-  require(all.load_count < MOST_LOADS, "too many tiles");
-  all.loads[all.load_count] = all.loads[e->load];
-  all.loads[all.load_count].barrier = barrier;
-  all.loads[all.load_count++].phase = phase;
+  all.barriers[before->barrier].buffers = all.barriers[barrier].buffers;
+  Load load = all.loads[e->load];
+  load.barrier = barrier, load.phase = phase, load.buffer = e->buffer;
+  add_load(load);
+}
+
+/** The number of the next tile of queries is shown, and the wait before was for its readers. */
+static void show_number(Reader *reader, int barrier) {
+  Event *told = &reader->role->events[reader->told];
+  if (find_buffer(reader->told_place) < 0) {
+    add_buffer(reader->told_place, reader->told_place + 4, MEMORIES, -1);
+  }
+  told->buffer = find_buffer(reader->told_place);
+  all.barriers[told[-1].barrier].buffers = all.barriers[barrier].buffers = 1ull << told->buffer;
+  all.barriers[barrier].is_full = true;
+  reader->told = -1;
 }
 
 static void arrive(Reader *reader, const Record *r) {
   Role *role = reader->role;
   const int barrier = barrier_at(r->target);
   Event *before = last_event(role);
+  const bool shows =
+      before != NULL && (before->op == DS || before->op == PUT || before->op == SEND_ON ||
+                         (before->op == SOFTMAX && before->buffer >= 0));
   if (before != NULL && before->op == TRANSPOSE) show_transposed(before, barrier, r->phase);
-  if (reader->told >= 0) { /* it shows a tile of queries, and the wait before was for its readers */
-    Event *told = &role->events[reader->told];
-    add_buffer(reader->told_place, reader->told_place + 4, MEMORIES, -1);
-    told->buffer = all.buffer_count - 1;
-    all.barriers[told[-1].barrier].buffer = all.barriers[barrier].buffer = told->buffer;
-    all.barriers[barrier].is_full = true;
-    reader->told = -1;
-  }
+  if (all.backward && shows) show_scores(before, barrier, r->phase);
+  if (reader->told >= 0) show_number(reader, barrier);
   Event *e = add_event(role, ARRIVE_AT);
   e->barrier = barrier;
   e->phase = r->phase;
+}
+
+/** The n-th arrival of another lane of the warp at an mbarrier that may be of another block. */
+static void arrive_of_lanes(Reader *reader) {
+  for (int lane = 1; lane < WARP_THREADS; lane++) {
+    const int thread = reader->role->thread + lane;
+    int n = 0;
+    for (size_t i = 0; i < reader->log->counts[thread]; i++) {
+      const Record *r = &reader->log->records[thread][i];
+      if (r->remote && n++ == reader->remotes) arrive(reader, r);
+    }
+  }
+  reader->remotes++;
+}
+
+static int tile_of(int load) {
+  return (int)all.loads[load].first_row / all.tile_rows;
 }
 
 /** A load by ldmatrix in a role that does not multiply. */
@@ -209,7 +137,7 @@ static void transpose(Reader *reader, const Record *r) {
   require(e->q_buffer >= 0 && reader->seen[e->q_buffer] >= 0,
           "a transposition of what no wait was for");
   e->load = reader->seen[e->q_buffer];
-  e->tile = (int)all.loads[e->load].first_row / all.keys_per_tile;
+  e->tile = tile_of(e->load);
 }
 
 /** A second wait for a phase that has ended is no event. */
@@ -224,23 +152,38 @@ static void await(Reader *reader, const Record *r) {
   Event *e = add_event(reader->role, AWAIT_PHASE);
   e->barrier = barrier_at(r->target);
   e->phase = r->phase;
-  const Barrier *b = &all.barriers[e->barrier];
-  if (b->is_full) reader->seen[b->buffer] = find_load(e->barrier, e->phase);
+  for (int i = 0; i < all.load_count; i++) {
+    const Load *load = &all.loads[i];
+    if (load->barrier == barrier && load->phase == r->phase) reader->seen[load->buffer] = i;
+  }
 }
 
 static void product(Reader *reader, const Record *r) {
-  const Op op = r->target == (uint32_t)IN_REGISTERS ? PV : QK;
-  if (!reader->open) add_event(reader->role, op);
-  Event *e = last_event(reader->role);
-  reader->open = reader->role->multiplies = true;
+  Role *role = reader->role;
+  const int b = find_buffer(r->place);
+  const int a = r->target == (uint32_t)IN_REGISTERS ? -1 : find_buffer(r->target);
+  require(b >= 0, "a product of what is in no buffer");
+  const Op op = product_of(a < 0 ? -1 : all.buffers[a].tensor, all.buffers[b].tensor);
+  if (!reader->open) add_event(role, op);
+  Event *e = last_event(role);
+  reader->open = role->multiplies = true;
+  role->is_consumer |= op != DQ;
   e->count++;
+  e->reads |= 1ull << b | (a >= 0 ? 1ull << a : 0);
+  if (a >= 0 && e->q_buffer < 0) e->q_buffer = a;
   if (e->count > 1) return;
-  e->buffer = find_buffer(r->place);
-  require(e->buffer >= 0 && reader->seen[e->buffer] >= 0, "a product of what no wait was for");
-  e->tile = (int)all.loads[reader->seen[e->buffer]].first_row / all.keys_per_tile;
+  const int streams = op == DQ ? a : b;
+  const int seen = reader->seen[streams];
+  require(seen >= 0 || !all.known, "a product of what no wait was for");
+  e->buffer = b;
+  e->tile = seen < 0 ? -1 : tile_of(seen);
   e->group = reader->groups;
-  if (op == QK) e->q_buffer = find_buffer(r->target);
   if (op == PV) reader->pv_tile = e->tile;
+}
+
+static void commit(Reader *reader) {
+  reader->product_of_group[reader->groups++] = reader->role->count - 1;
+  reader->open = false;
 }
 
 static void complete(Reader *reader, const Record *r) {
@@ -250,7 +193,11 @@ static void complete(Reader *reader, const Record *r) {
   if (reader->groups - r->pending > reader->done) reader->done = reader->groups - r->pending;
   e->end_done = reader->done;
   for (int i = e->first_done; i < e->end_done; i++) {
-    if (reader->tile_of_group[i] >= 0) reader->s_tile = reader->tile_of_group[i];
+    const Event *of = &reader->role->events[reader->product_of_group[i]];
+    if (of->op == QK) reader->s_tile = of->tile;
+    if (of->op == DP) reader->dp_tile = of->tile;
+    if (of->op == DQ) reader->dq_tile = of->tile;
+    if (of->op == QK || of->op == DP) reader->scores = of->op;
   }
 }
 
@@ -275,7 +222,7 @@ static void compute(Reader *reader, const Record *r) {
 static void access_shared(Reader *reader, const Record *r) {
   const Event *before = last_event(reader->role);
   const bool waited = before != NULL && before->op == AWAIT_PHASE;
-  const int buffer = waited ? all.barriers[before->barrier].buffer : -1;
+  const int buffer = waited ? only_buffer(before->barrier) : -1;
   if (!waited ||
       (find_buffer(r->place) >= 0 && all.buffers[find_buffer(r->place)].tensor != MEMORIES) ||
       (buffer >= 0 && all.buffers[buffer].tensor != MEMORIES)) {
@@ -295,36 +242,38 @@ static void add_record(Reader *reader, const Record *r) {
   if (r->action == BARRIER) reader->began = true;
   if (!reader->began) return;
   if (r->action == ARRIVE && r->bytes > 0) {
-    ask(reader, r);
+    /* What another block sends is expected by what this one has sent. */
+    (last_event(role) != NULL && last_event(role)->op == SEND_ON ? arrive : ask)(reader, r);
   } else if (r->action == ARRIVE) {
     arrive(reader, r);
+    if (r->remote) arrive_of_lanes(reader);
+  } else if (r->action == SEND) {
+    send_on(reader, r);
   } else if (r->action == LDMATRIX && !role->multiplies) {
     transpose(reader, r);
   } else if (r->action == AWAIT) {
     await(reader, r);
   } else if (r->action == TENSOR_LOAD) {
-    Event *e = last_event(role);
-    require(e != NULL && e->op == ASK, "a copy without an arrival");
-    e->load = find_load(barrier_at(r->barrier), r->phase);
-    e->count++;
+    copy(reader, r);
   } else if (r->action == TENSOR_STORE) {
     Event *e = same_event(role, STORE);
     e->buffer = find_buffer(r->target);
+    e->tensors |= 1u << r->memory;
     e->count++;
   } else if (r->action == STORES_READ) {
     add_event(role, STORED);
   } else if (r->action == WGMMA) {
     product(reader, r);
   } else if (r->action == WGMMA_COMMIT) {
-    const Event *e = last_event(role);
-    reader->tile_of_group[reader->groups++] = e->op == QK ? e->tile : -1;
-    reader->open = false;
+    commit(reader);
   } else if (r->action == WGMMA_WAIT) {
     complete(reader, r);
   } else if (r->action == NAMED_SYNC || r->action == NAMED_ARRIVE) {
     add_event(role, r->action == NAMED_SYNC ? TURN : PASS)->number = (int)r->place;
   } else if (r->action == DRAW) {
     add_event(role, DRAW_NUMBER);
+  } else if (all.backward) {
+    compute_backward(reader, r);
   } else if ((r->action == READ || r->action == WRITE) && r->memory == SHARED) {
     access_shared(reader, r);
   } else if (r->action != BARRIER && r->action != READ) {
@@ -339,37 +288,51 @@ static bool does(const Log *log, int thread, Action action) {
   return false;
 }
 
-/** A warpgroup that multiplies is one role; of another, each warp that waits for something. */
+/** A warpgroup that multiplies is one role; of another, each warp that loads or waits. */
 static void collect_roles(const Log *log) {
   all.role_count = 0;
-  for (int thread = 0; thread < log->threads; thread += WARP_THREADS) {
+  for (int thread = 0; thread < end_of_threads(log); thread += WARP_THREADS) {
     const bool multiplies = does(log, thread, WGMMA);
-    if (multiplies ? thread % GROUP_OF_WARPS != 0 : !does(log, thread, AWAIT)) continue;
+    const bool works = does(log, thread, AWAIT) || does(log, thread, TENSOR_LOAD);
+    if (multiplies ? thread % GROUP_OF_WARPS != 0 : !works) continue;
     require(all.role_count < MOST_ROLES, "too many roles");
-    all.roles[all.role_count].thread = thread;
-    all.roles[all.role_count].count = all.roles[all.role_count].placed = 0;
-    all.roles[all.role_count].loads_q = all.roles[all.role_count].loads_k = false;
-    all.roles[all.role_count++].multiplies = false;
+    all.roles[all.role_count++].thread = thread;
   }
 }
 
 static void collect_events(const Log *log) {
   for (int i = 0; i < all.role_count; i++) {
     static Reader reader;
-    reader = (Reader){.role = &all.roles[i], .s_tile = -1, .pv_tile = -1, .told = -1};
+    Role *role = &all.roles[i];
+    role->count = role->placed = 0;
+    role->loads = 0;
+    role->multiplies = role->is_consumer = false;
+    reader = (Reader){.role = role,
+                      .log = log,
+                      .s_tile = -1,
+                      .pv_tile = -1,
+                      .dp_tile = -1,
+                      .dq_tile = -1,
+                      .told = -1};
     for (int b = 0; b < MOST_BUFFERS; b++) reader.seen[b] = -1;
-    const int thread = all.roles[i].thread;
-    for (size_t r = 0; r < log->counts[thread]; r++) {
-      add_record(&reader, &log->records[thread][r]);
+    for (size_t r = 0; r < log->counts[role->thread]; r++) {
+      add_record(&reader, &log->records[role->thread][r]);
     }
   }
 }
 
-void print_roles(const Log *log, int block_n) {
-  all.keys_per_tile = block_n;
+void print_roles(const Log *log, const Problem *p, const Description *d) {
+  all.backward = step.backward != NULL;
+  all.tile_rows = all.backward ? d->block_m : d->block_n;
+  all.head_dim = p->head_dim;
   collect_buffers(log);
   collect_roles(log);
-  collect_events(log);
-  place_events(&all);
-  print_columns(&all);
+  /* The first time finds what the mbarriers are for, and what they bring. */
+  for (int times = 0; times < 2; times++) {
+    all.known = times > 0;
+    collect_barriers();
+    collect_events(log);
+  }
+  place_events();
+  print_columns();
 }

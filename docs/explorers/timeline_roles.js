@@ -1,42 +1,51 @@
 /*
- * The steps from 07 on: the events of each role. replayRoles() tells for each column, in words and
+ * The steps for Hopper: the events of each role. replayRoles() tells for each column, in words and
  * as data, what all roles do in it, what each buffer holds after it and which wgmma are in flight.
  */
 'use strict';
 
-/** The two lines of an event in the chart. */
+/** The two lines of an event in the chart, with its tile for #. */
 const WORDS = {
-  load: ({ tensor, tile = '' }) => ['load', `${tensor} ${tile}`],
-  await: ({ barrier }) => ['wait', shortName(barrier)],
-  arrive: ({ barrier }) => [problem.barriers[barrier].full ? 'full' : 'free', shortName(barrier)],
-  turn: ({ id }) => ['turn', id],
-  pass: ({ id }) => ['pass', id],
-  qk: ({ tile }) => ['start', `S ${tile}`],
-  pv: ({ tile }) => ['start', `PV ${tile}`],
-  complete: ({ role, done }) => {
-    const products = problem.events.filter((event) => event.role === role && event.group >= done[0]
-      && event.group < done[1]);
-    return ['wait', products.length > 1 ? 'both' : products.map(
-      ({ op, tile }) => `${op === 'qk' ? 'S' : 'PV'} ${tile}`).join('')];
-  },
-  softmax: ({ tile }) => ['soft-', `max ${tile}`],
-  transpose: ({ tile }) => ['trans-', `pose ${tile}`],
-  output: () => ['O / l'],
-  store: () => ['store', 'O'],
-  stored: () => ['wait', 'store'],
-  draw: () => ['take', 'tile'],
-  tell: () => ['write', 'tile'],
-  learn: () => ['read', 'tile'],
+  qk: 'start|S #', pv: 'start|PV #', dp: 'start|dP #', dv: 'start|dV #', dk: 'start|dK #', dq: 'start|dQ #',
+  put: 'write|P #', ds: 'write|dS #', send: 'send|dS #', add: 'add|dQ #', look: 'read|turn', hand_on: 'pass|turn',
+  transpose: 'trans-|pose #', stored: 'wait|store', draw: 'take|tile', tell: 'write|tile', learn: 'read|tile',
 };
 
-/** The name of the buffer that an mbarrier is for; of tiles of queries without the number, which is too long. */
-function shortName(barrier) {
-  return problem.buffers[problem.barriers[barrier].buffer].name.replace(/^next.*/, 'next');
+function wordsOf(event) {
+  const { op, tile, tensors, role, done } = event;
+  switch (op) {
+    case 'load': return [op, itemOf(event).label];
+    case 'await': return ['wait', shortName(event)];
+    case 'arrive': return [isFull(problem, event) ? 'full' : 'free', event.other ? 'other' : shortName(event)];
+    case 'turn': case 'pass': return [op, event.id];
+    case 'complete': {
+      const products = problem.events.filter(({ role: of, group }) => of === role && group >= done[0] && group < done[1]);
+      return ['wait', products.length > 1 ? 'both' : products.map((product) => wordsOf(product)[1]).join('')];
+    }
+    case 'softmax': return problem.backward ? ['exp', `P ${tile}`] : ['soft-', `max ${tile}`];
+    case 'output': return problem.backward ? ['write', (tensors ?? ['rows']).join(' ')] : ['O / l'];
+    case 'store': return [op, tensors ?? 'O'];
+    default: return WORDS[op].replace('#', tile).split('|');
+  }
 }
 
-function barrierName({ buffers, barriers }, index) {
-  const { buffer, full } = barriers[index];
-  return `${full ? 'full' : 'empty'} of ${buffers[buffer].name}`;
+function isFull({ barriers }, { barrier }) {
+  return barriers[barrier].full;
+}
+
+/** What a phase of an mbarrier is about: one or several buffers. */
+function subjectsOf({ buffers, barriers }, { barrier, brought }) {
+  const { content, buffers: all } = barriers[barrier];
+  return content ? [content] : (brought ?? all).map((index) => buffers[index].name);
+}
+
+/** The same in short; of tiles of queries without the number, which is too long. */
+function shortName(event) {
+  return subjectsOf(problem, event).filter((name) => !name.startsWith('other')).join(', ').replace(/^next.*/, 'next');
+}
+
+function barrierName(problem, event) {
+  return `${isFull(problem, event) ? 'full' : 'empty'} of ${listed(subjectsOf(problem, event))}`;
 }
 
 /** wgmma that a role has started and not waited for, from column to column. */
@@ -51,6 +60,11 @@ function spansOfProducts({ events }, role) {
   return spans;
 }
 
+/** The buffers that a product reads. */
+function readsOf({ buffer, q = buffer, reads = [buffer, q] }) {
+  return reads;
+}
+
 function replayRoles(problem) {
   const { buffers, barriers, events, roles } = problem;
   const now = buffers.map(() => ({ item: undefined, state: 'empty', over: undefined }));
@@ -60,63 +74,76 @@ function replayRoles(problem) {
   for (const event of events) {
     if (event.op === 'arrive') last.set(`${event.barrier},${event.phase}`, event);
   }
-  const productName = ({ op, tile }) => `${PRODUCTS[op]} of tile ${tile}`;
-  const holds = (index) => now[index].item?.name ?? buffers[index].name;
+  const productName = ({ op, tile }) => `${productsOf(problem)[op]} of tile ${tile}`;
+  const holds = (list) => listed(list.map((index) => now[index].item?.name ?? buffers[index].name));
+  const buffersOf = ({ barrier, brought = barriers[barrier].buffers }) => brought;
+
+  function end({ barrier, phase }) {
+    ended[barrier] = Math.max(ended[barrier], phase + 1);
+  }
+
+  const nameOf = (index) => buffers[index].name;
+
+  function write({ buffer, tile }, what, state = 'writing') {
+    const item = { name: `${what} of tile ${tile}`, label: `${what} ${tile}` };
+    Object.assign(now[buffer], { item, over: undefined, state });
+  }
 
   function load(event) {
     const buffer = now[event.buffer];
     const item = itemOf(event);
     const over = buffer.state === 'empty' ? undefined : buffer.item;
     Object.assign(buffer, { item, over, state: 'flight' });
-    return `TMA load of ${item.name} (${rowsText(item)}) to ${buffers[event.buffer].name}: `
-      + `${event.count === 1 ? '1 box' : `${event.count} boxes`}, whose bytes its full barrier expects.${over ? ` It overwrites ${over.name}.` : ''}`;
+    const numbers = event.numbers ? ` and ${event.numbers} of these rows` : '';
+    return `TMA load of ${item.name} (${rowsText(item)})${numbers} to ${nameOf(event.buffer)}: ${event.count} `
+      + `box${event.count === 1 ? '' : 'es'}, whose bytes its full barrier expects.${over ? ` It overwrites ${over.name}.` : ''}`;
   }
 
-  function wait({ barrier, phase }) {
-    const { buffer, full } = barriers[barrier];
-    const text = `wait at ${barrierName(problem, barrier)} for parity ${phase & 1}`;
+  function wait(event) {
+    const { phase } = event;
+    const list = buffersOf(event);
+    const text = `wait at ${barrierName(problem, event)} for parity ${phase & 1}`;
     if (phase < 0) return `${text}: passes at once, nobody has used it.`;
-    if (!full) return `${text}: phase ${phase} has ended, all have read ${holds(buffer)}.`;
-    if (now[buffer].state === 'flight') {
-      Object.assign(now[buffer], { state: 'ready', over: undefined });
-      ended[barrier] += 1;
+    end(event);
+    if (!isFull(problem, event)) return `${text}: phase ${phase} has ended, all have read ${holds(list)}.`;
+    for (const index of list) {
+      if (now[index].state === 'flight') Object.assign(now[index], { state: 'ready', over: undefined });
     }
-    return `${text}: phase ${phase} has ended, ${holds(buffer)} is there.`;
+    return `${text}: phase ${phase} has ended, ${holds(list)} ${list.length > 1 ? 'are' : 'is'} there.`;
   }
 
-  function arrive(event) {
-    const { buffer, full } = barriers[event.barrier];
-    const name = barrierName(problem, event.barrier);
+  function arrival(event, list) {
+    if (event.other) return 'block 1 may send again.';
+    const full = isFull(problem, event);
     const isLast = last.get(`${event.barrier},${event.phase}`) === event;
-    if (isLast) ended[event.barrier] += 1;
-    if (full && now[buffer].state === 'writing') {
-      if (isLast) now[buffer].state = 'ready';
-      return `arrive at ${name}: this warp has written its part.`;
+    const states = (of, state) => isLast && of.forEach((index) => Object.assign(now[index], { state }));
+    const writing = list.filter((index) => now[index].state === 'writing');
+    if (isLast) end(event);
+    if (full && writing.length) {
+      states(writing, 'ready');
+      return 'this warp has written its part.';
     }
-    if (full && buffers[buffer].name.startsWith('V')) {
-      return `arrive at ${name}: no product reads it any more, so a consumer may store its O there.`;
-    }
-    if (full) return `arrive at ${name}: shown to all that read it.`;
-    if (isLast) now[buffer].state = 'released';
-    return `arrive at ${name}: done with ${holds(buffer)}.`
-      + `${isLast ? ` This ends phase ${event.phase}: it can be overwritten.` : ''}`;
+    if (full && nameOf(list[0]).startsWith('V')) return 'no product reads it any more, so a consumer may store its O there.';
+    if (full) return problem.backward ? 'it writes nothing.' : 'shown to all that read it.';
+    states(list, 'released');
+    return `done with ${holds(list)}.${isLast ? ` This ends phase ${event.phase}: it can be overwritten.` : ''}`;
   }
 
   function start(event) {
-    for (const index of [event.buffer, event.q ?? event.buffer]) now[index].state = 'reading';
+    for (const index of readsOf(event)) if (now[index].state !== 'writing') now[index].state = 'reading';
     return `start ${productName(event)}: ${event.count} wgmma, group ${event.group}.`;
   }
 
-  /** Of step 12: V, in which keys become columns, for wgmma. */
-  function transpose({ tile, buffer, source, count }) {
-    const item = { name: `V of tile ${tile}, transposed`, label: `Vᵀ ${tile}` };
-    now[source].state = 'reading';
-    Object.assign(now[buffer], { item, over: undefined, state: 'writing' });
-    return `transpose a part of V of tile ${tile} into ${buffers[buffer].name}: ${count} ldmatrix.`;
+  function transpose(event) {
+    now[event.source].state = 'reading';
+    write(event, 'Vᵀ');
+    return `transpose a part of V of tile ${event.tile} into ${nameOf(event.buffer)}: ${event.count} ldmatrix.`;
   }
 
   function complete({ role, at, pending, done }) {
-    const names = (list) => listed(list.map(({ event }) => productName(event)));
+    const names = (list) => listed(list.map(({ event }) => productName(event) + (products[role].some(
+      ({ event: { op, tile, group } }) => op === event.op && tile === event.tile && group !== event.group)
+      ? ` (group ${event.group})` : '')));
     const ready = products[role].filter(({ event: { group } }) => group >= done[0]
       && group < done[1]);
     const rest = products[role].filter(({ begin, end }) => begin < at && end > at);
@@ -135,19 +162,49 @@ function replayRoles(problem) {
     for (const buffer of now) {
       if (buffer.storing === role) Object.assign(buffer, { state: 'released', storing: undefined });
     }
-    return 'tma_store_wait: TMA has read the O before, if any.';
+    return 'tma_store_wait: TMA has read what was stored before, if anything.';
+  }
+
+  function softmax(event) {
+    const { tile, count, shuffles, votes, buffer } = event;
+    const counts = countsText({ exps: count, shuffles, votes });
+    if (buffer !== undefined) write(event, 'P');
+    return `${problem.backward ? 'P' : 'softmax'} of tile ${tile}: ${counts}${buffer === undefined ? '' : `, written to ${nameOf(buffer)}`}.`;
+  }
+
+  function send(event) {
+    const own = event.other;
+    if (!own) write(event, 'dS', 'flight');
+    return `send dS of tile ${event.tile} to ${own ? 'block 1, and expect as many bytes from there' : nameOf(event.buffer)}.`;
+  }
+
+  function output(event) {
+    if (event.tensors) return `write ${listed(event.tensors)}.`;
+    return problem.backward ? fill(event, 'rows', `write rows of dV or dK to ${nameOf(event.buffer)}.`)
+      : fill(event, 'O', 'divide O by the sums of its rows and write it.');
   }
 
   const actions = {
-    load, await: wait, arrive, transpose, qk: start, pv: start, complete, stored,
+    load, await: wait, transpose, complete, stored, softmax, send, output,
+    qk: start, pv: start, dp: start, dv: start, dk: start, dq: start,
+    arrive: (event) => `arrive at ${barrierName(problem, event)}${event.other ? ' of block 1' : ''}: ${arrival(event, buffersOf(event))}`,
     turn: ({ id }) => `its turn: the others have arrived at named barrier ${id}.`,
     pass: ({ id }) => `pass the turn on: arrive at named barrier ${id}.`,
-    softmax: ({ tile, count, shuffles, votes }) => `softmax of tile ${tile}: `
-      + `${countsText({ op: 'softmax', exps: count, shuffles, votes })}.`,
-    output: (event) => fill(event, 'O', 'divide O by the sums of its rows and write it.'),
-    store: (event) => {
-      Object.assign(now[event.buffer], { state: 'flight', storing: event.role });
-      return `TMA store of O from ${buffers[event.buffer].name}.`;
+    put: (event) => {
+      write(event, 'P');
+      return `write P of tile ${event.tile} to ${nameOf(event.buffer)}.`;
+    },
+    ds: (event) => {
+      const from = event.source === undefined ? '' : ` with P from ${nameOf(event.source)}`;
+      write(event, 'dS');
+      return `compute dS of tile ${event.tile}${from}, and write it to ${nameOf(event.buffer)}.`;
+    },
+    add: ({ tile, count }) => `add dQ of tile ${tile} to its sums in device memory: ${count} floats per thread.`,
+    look: () => 'read how many blocks have added to the next rows of dQ.',
+    hand_on: () => 'count the additions of this warp, so that the next block may add.',
+    store: ({ buffer, role, tensors = 'O' }) => {
+      Object.assign(now[buffer], { state: 'flight', storing: role });
+      return `TMA store of ${tensors} from ${nameOf(buffer)}.`;
     },
     draw: () => 'take the number of the next tile of queries from the atomic counter.',
     tell: (event) => fill(event, 'number', 'write this number to next.'),
@@ -162,9 +219,9 @@ function replayRoles(problem) {
     const names = listed(waiting.map(({ role }) => roles[role]));
     if (waiting.length) texts.push(`Waiting: ${names}.`);
     const flying = products.flat().filter(({ begin, end }) => begin <= column && column < end);
-    const phases = buffers.map((_, i) => barriers.flatMap(({ buffer, full }, b) => (
-      buffer === i ? [`${full ? 'full' : 'empty'} in phase ${ended[b]}`] : [])).join(', '));
-    const reads = flying.flatMap(({ event }) => [event.buffer, event.q ?? event.buffer]);
+    const phases = buffers.map((_, i) => barriers.flatMap(({ buffers: of, full, content = '' }, b) => (
+      of.includes(i) ? [`${content && `${content} `}${full ? 'full' : 'empty'} in phase ${ended[b]}`] : [])).join(', '));
+    const reads = flying.flatMap(({ event }) => readsOf(event));
     return {
       text: texts.join(' '), buffers: now.map((buffer) => ({ ...buffer })), flying, phases, reads,
     };
@@ -173,10 +230,9 @@ function replayRoles(problem) {
 
 /* --- Rows of the chart ------------------------------------------------------------------------ */
 
-/** A role, and below it its wgmma in flight if it starts any. */
 function roleRows({ roles, events }) {
   return roles.flatMap((name, role) => {
-    const multiplies = events.some((event) => event.role === role && event.op === 'qk');
+    const multiplies = events.some((event) => event.role === role && event.group !== undefined);
     return [{ name, role }, ...(multiplies ? [{ name: '\u2514 wgmma', role, products: true }] : [])];
   });
 }
@@ -190,28 +246,28 @@ function drawRoles(layers) {
         const isWait = ['await', 'turn', 'stored', 'complete'].includes(event.op);
         addBar(layers, place, isWait ? 'wait' : event.op);
         const last = { ...place, x: event.at * column, width: column };
-        addLabel(layers.labels, last, WORDS[event.op](event), 'small');
+        addLabel(layers.labels, last, wordsOf(event), 'small');
       }
       return;
     }
     for (const { event, begin, end } of spansOfProducts(problem, role)) {
       const place = box(begin, end, row);
       const half = { ...place, height: place.height / 2, y: place.y
-        + (event.op === 'pv' ? place.height / 2 : 0) };
+        + (['qk', 'dp'].includes(event.op) ? 0 : place.height / 2) };
       addBar(layers, half, 'flight');
     }
   });
 }
 
-/** Softmax of a tile while products of the same consumer, or of any, are in flight. */
 function rolesText() {
-  const { events, roles, block_n: keys, blocks, kv_len: all } = problem;
+  const { events, roles, blocks, backward } = problem;
   const softmax = events.filter(({ op }) => op === 'softmax');
-  const own = softmax.filter(({ role, at }) => moments[at].flying.some(
+  const overlapped = softmax.filter(({ role, at }) => moments[at].flying.some(
     ({ event }) => event.role === role));
-  const queries = [...new Set(events.filter(({ tensor }) => tensor === 'Q').map(
-    ({ rows }) => Math.floor(rows[0] / problem.block_m) * problem.block_m))];
-  return `Thread block 0 of ${blocks}, with ${plural(roles.length, 'role')}. Queries from `
-    + `${listed(queries)} on, ${Math.ceil(all / keys)} tiles of ${keys} keys. Softmax with products `
-    + `of its own warpgroup in flight: ${own.length} of ${softmax.length}.`;
+  const [own, size, exps] = backward ? ['K', problem.block_n, 'Exponentials'] : ['Q', problem.block_m, 'Softmax'];
+  const firsts = [...new Set(events.filter(({ tensor }) => tensor === own).map(
+    ({ rows }) => Math.floor(rows[0] / size) * size))].slice(0, backward ? 1 : undefined);
+  return `Thread block 0 of ${blocks}, with ${plural(roles.length, 'role')}. ${backward ? 'Keys' : 'Queries'} from `
+    + `${listed(firsts)} on, ${tilesOf(problem).text}. ${exps} with products `
+    + `of its own warpgroup in flight: ${overlapped.length} of ${softmax.length}.`;
 }

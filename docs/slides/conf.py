@@ -24,6 +24,7 @@ root_doc = "lesson01"
 mathjax_path = "../../mathjax/MathJax.js"
 mathjax2_config = {
     "messageStyle": "none",
+    "showMathMenu": False,
     "jax": ["input/TeX", "output/SVG"],
     "extensions": ["tex2jax.js"],
     "tex2jax": {"processClass": "math", "ignoreClass": "reveal"},

@@ -9,6 +9,7 @@ from tests.docs.conftest import EXPLORERS, SITE, wait_for_formulas
 # Of each kind a page that is short or has much that others lack.
 KINDS = [
     *(f"explorers/{name}.html" for name in EXPLORERS),
+    "explorers/timeline.html?17f,full",  # with clusters: the most rows
     "search.html?q=bank+conflict",
     "log2_cuh.html",
     "source/log2.cuh.html",

@@ -1,0 +1,49 @@
+"""Makes pictures of the site smaller without a visible change: smaller.py PICTURE.svg ...
+
+matplotlib writes six decimals, of which two can be seen, a line for each point of a path, and the same styles at each
+element, which become classes here.
+"""
+
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def name_of(number: int) -> str:
+    """The names of classes: a to z, ba to zz, ..."""
+    return (name_of(number // len(LETTERS)) if number >= len(LETTERS) else "") + LETTERS[number % len(LETTERS)]
+
+
+def rounded(match: re.Match) -> str:
+    return f"{float(match[0]):.2f}".rstrip("0").rstrip(".").replace("-0.", "-.").removeprefix("0") or "0"
+
+
+def smaller(text: str) -> str:
+    if 'id="figure_1"' not in text:  # drawn by hand or by other code
+        return text
+    text = re.sub(r"<[^>]+>", lambda tag: re.sub(r"-?\d+\.\d{3,}", rounded, tag[0]), text)  # not in texts
+    text = re.sub(r' transform="rotate\(-0 [^"]*"', "", text)
+    text = re.sub(r'(?<= d=")[^"]*', lambda path: re.sub(r"\s*([A-Za-z])\s*", r"\1", path[0]).strip(), text)
+    text = re.sub(r">\s+<", "><", text)
+    used = dict.fromkeys(re.findall(r'(?:href="|url\()#([\w.-]+)', text))
+    ids = {old: name_of(i) for i, old in enumerate(used)}
+    text = re.sub(r' id="([^"]*)"', lambda own: f' id="{ids[own[1]]}"' if own[1] in ids else "", text)
+    text = re.sub(r'((?:href="|url\()#)([\w.-]+)', lambda target: target[1] + ids[target[2]], text)
+    styles = Counter(re.findall(r' style="([^"]*)"', text))
+    names = [style for style, count in styles.most_common() if count > 1]
+    text = re.sub(r"<g>(<(?:use|text|path)[^<>]*/>)</g>", r"\1", text)
+    text = re.sub(
+        r' style="([^"]*)"',
+        lambda style: f' class="{name_of(names.index(style[1]))}"' if style[1] in names else style[0],
+        text,
+    )
+    rules = "".join(f".{name_of(i)}{{{re.sub(': |; ', lambda m: m[0][0], style)}}}" for i, style in enumerate(names))
+    return text.replace("</style>", f"{rules}</style>", 1)
+
+
+if __name__ == "__main__":
+    for path in map(Path, sys.argv[1:]):
+        path.write_text(smaller(path.read_text()))
