@@ -62,7 +62,7 @@ TEST_JOBS = $(if $(filter cuda,$(BACKEND)),0,$(shell nproc))
 # With as many tests at a time as cores, a program is fastest with one thread.
 ONE_THREAD = $(if $(filter cpu,$(BACKEND)),OMP_NUM_THREADS=1 SIMT_THREADS=1)
 
-test-e2e: $(EXERCISE_TOOLS) $(NEEDS_GPU) $(STEP_PROGRAMS) $(BUILD)/layouts $(BUILD)/layouts_hopper $(UNDER_TEST) \
+test-e2e: $(EXERCISE_TOOLS) $(NEEDS_GPU) $(STEP_PROGRAMS) $(BUILD)/layouts $(BUILD)/layouts_hopper $(BUILD)/layouts_cluster $(UNDER_TEST) \
     $(LIBRARIES) $(LAB_COUNTERS) $(FOUNDATIONS:%=$(BUILD)/%) $(if $(filter cpu,$(BACKEND)),$(RECORDERS) simt)
 	@$(PYTHON) -c 'import numpy, pytest, xdist, matplotlib' 2>/dev/null || \
 	  { echo "test-e2e: Python needs numpy, pytest, pytest-xdist and matplotlib. Install them: make deps"; exit 1; }

@@ -7,7 +7,7 @@
 $(BUILD)/gpu/%.o: tests/gpu/%.cu $$(REWRITER) $(BUILD)/flags
 	$(call compile_cu,$(ARCH))
 
-$(BUILD)/layouts $(BUILD)/layouts_hopper $(BUILD)/wgmma_waits $(if $(filter cuda,$(BACKEND)),$(BUILD)/copies): $(BUILD)/%: $(BUILD)/gpu/%.o $(SIMT_OBJECTS)
+$(BUILD)/layouts $(BUILD)/layouts_hopper $(BUILD)/layouts_cluster $(BUILD)/wgmma_waits $(if $(filter cuda,$(BACKEND)),$(BUILD)/copies): $(BUILD)/%: $(BUILD)/gpu/%.o $(SIMT_OBJECTS)
 	$(call link_program)
 
 # The lab's counts of the same: cp.async alone, and every step.
