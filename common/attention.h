@@ -154,6 +154,8 @@ typedef struct Step {
    */
   size_t (*workspace_bytes)(const Problem *problem);
   bool workspace_zero; /**< it must be all 0 before the first pass; forward() leaves it so */
+  /** Of a decode step with workspace_zero: only so many bytes at its start. NULL: all. */
+  size_t (*zero_bytes)(const Problem *problem);
 
   /** Describes the work on `heads` query heads of a problem that supports() accepted. */
   void (*describe)(const Problem *problem, int heads, Description *description);

@@ -42,7 +42,7 @@ $(LIBRARIES): $(BUILD)/lib%.so: $$(call step_object,$$*) $$(call forward_object,
 $(VARIANT_LIBRARIES): $(BUILD)/variants/lib%.so: $(BUILD)/variants/%.o $$(call forward_of_patched,$$*)
 
 # The simulated runtime stays visible: callers need its cudaMalloc.
-$(LIBRARIES) $(VARIANT_LIBRARIES): $(BUILD)/plots/bench/step_library.o $(FLUSH) $(SIMT_OBJECTS)
+$(LIBRARIES) $(VARIANT_LIBRARIES): $(BUILD)/plots/bench/step_library.o $(LIBRARY_KERNELS) $(SIMT_OBJECTS)
 	$(call say,LINK,$@)
 ifeq ($(BACKEND),cuda)
 	$(Q)$(NVCC) -shared $^ -o $@ -cudart static -Xlinker -Bsymbolic -Xlinker --exclude-libs=ALL
