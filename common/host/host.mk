@@ -11,8 +11,9 @@ RUNTIME_INCLUDE = $(if $(filter cuda,$(BACKEND)),-isystem $(CUDA_INCLUDE),-Icomm
 HOST_SOURCES := $(wildcard common/host/*.c common/host/*/*.c) \
 	$(if $(filter cpu,$(BACKEND)),$(wildcard common/host/report/lab/*.c))
 # Kernels of the main program, and what libraries of steps take of them.
-LIBRARY_KERNELS := $(BUILD)/host/device/flush.o $(BUILD)/host/device/limits.o
-HOST_KERNELS := $(BUILD)/host/device/ceiling.o $(LIBRARY_KERNELS)
+LIMIT_KERNELS := $(BUILD)/host/device/flush.o $(BUILD)/host/device/limits.o
+HOST_KERNELS := $(BUILD)/host/device/ceiling.o $(LIMIT_KERNELS)
+OF_LIBRARIES := $(LIMIT_KERNELS) $(BUILD)/host/device/graph.o
 HOST_OBJECTS := $(HOST_SOURCES:common/%.c=$(BUILD)/%.o) $(HOST_KERNELS)
 
 define compile_c

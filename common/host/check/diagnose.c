@@ -155,7 +155,8 @@ typedef struct Unit {
 static void try_stale_tile(Case *c, const Attention *a, Unit unit, const double *part,
                            double part_sum, int64_t first, int64_t last, int64_t shift) {
   const Judgement *j = c->judgement;
-  double stale_v[MAX_HEAD_DIM] = {0}, stale_k[MAX_HEAD_DIM] = {0}, result[MAX_HEAD_DIM];
+  double stale_v[MAX_HEAD_DIM] = {0}, stale_k[MAX_HEAD_DIM] = {0}, both[MAX_HEAD_DIM] = {0};
+  double result[MAX_HEAD_DIM];
   double stale_k_sum = 0;
   if (first + shift < 0 || last + shift > mask_keys(j->inputs->mask, a->row.batch)) return;
   for (int64_t key = first; key < last; ++key) {
@@ -163,6 +164,7 @@ static void try_stale_tile(Case *c, const Attention *a, Unit unit, const double 
     const double p = exp(score(j, a, key + shift) - a->max);
     stale_k_sum += p;
     add_value(j, a, p, key, stale_k);
+    add_value(j, a, p, key + shift, both);
     add_value(j, a, a->p[key], key + shift, stale_v);
   }
   const long long is = (first + shift) / unit.keys, should = first / unit.keys;
@@ -172,6 +174,9 @@ static void try_stale_tile(Case *c, const Attention *a, Unit unit, const double 
   exchange(a, part, stale_k, result);
   explain(c, a->max, result, a->sum - part_sum + stale_k_sum,
           "K of %s %lld is stale: it is that of %s %lld", unit.name, should, unit.noun, is);
+  exchange(a, part, both, result);
+  explain(c, a->max, result, a->sum - part_sum + stale_k_sum,
+          "K and V of %s %lld are those of %s %lld", unit.name, should, unit.noun, is);
 }
 
 /* Tries a softmax denominator of too few or too many lanes. */

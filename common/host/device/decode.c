@@ -99,21 +99,6 @@ bool device_decode_create(const Problem *p, const Inputs *inputs, DeviceTensors 
            device_ok(cudaDeviceSynchronize(), "schedule", error)));
 }
 
-bool device_graph_create(const Problem *p, const DeviceTensors *t, cudaGraphExec_t *made,
-                         Error *error) {
-  cudaStream_t stream = NULL;
-  cudaGraph_t graph = NULL;
-  const bool ok = device_ok(cudaStreamCreate(&stream), "cudaStreamCreate", error) &&
-                  device_ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
-                            "capture", error) &&
-                  device_ok(step.decode(p, &t->decode, stream), "launch in a graph", error) &&
-                  device_ok(cudaStreamEndCapture(stream, &graph), "capture", error) &&
-                  device_ok(cudaGraphInstantiate(made, graph, 0), "cudaGraphInstantiate", error);
-  if (graph != NULL) cudaGraphDestroy(graph);
-  if (stream != NULL) cudaStreamDestroy(stream);
-  return ok;
-}
-
 void device_decode_free(DeviceTensors *t) {
   cudaFree((void *)t->decode.lengths);
   cudaFree((void *)t->decode.page_table);

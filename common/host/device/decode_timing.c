@@ -1,6 +1,7 @@
 /** @file The time of a decode pass, of its limits, and of what comes with it. */
 #include "host/device/decode_timing.h"
 
+#include "host/device/graph.h"
 #include "host/device/limits.h"
 
 /** What the turns need. */
@@ -44,7 +45,10 @@ bool time_decode(const Problem *problem, const DeviceTensors *tensors, size_t ca
   Timing timings[MOST_TURNS];
   Timing *targets[MOST_TURNS] = {pass, &decode->empty, &decode->read};
   int count = 3;
-  if (graph && !device_graph_create(problem, tensors, &work.graph, error)) return false;
+  if (graph &&
+      !device_ok(make_decode_graph(problem, &tensors->decode, &work.graph), "CUDA graph", error)) {
+    return false;
+  }
   if (graph) {
     targets[count] = &decode->graph;
     turns[count++] = (Turn){enqueue_graph, &work};

@@ -114,10 +114,6 @@ bool device_cache_upload(const Problem *problem, const struct Cache *cache, cons
 bool device_decode_create(const Problem *problem, const struct Inputs *inputs,
                           DeviceTensors *tensors, Error *error);
 
-/** A CUDA graph of a decode pass. */
-bool device_graph_create(const Problem *problem, const DeviceTensors *tensors,
-                         cudaGraphExec_t *made, Error *error);
-
 /** Frees what device_decode_create() allocated; harmless without it. */
 void device_decode_free(DeviceTensors *tensors);
 

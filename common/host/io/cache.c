@@ -103,7 +103,7 @@ bool cache_set_lengths(const char *text, int batch, int most, uint64_t seed, Cac
     return true;
   }
   const bool log = strncmp(text, "log:", 4) == 0;
-  return log || (strchr(text, '-') > text)
+  return log || (strchr(text, ',') == NULL && strchr(text, '-') > text)
              ? draw_lengths(text, text + 4 * log, log, batch, most, seed, cache, error)
              : list_lengths(text, batch, most, cache, error);
 }

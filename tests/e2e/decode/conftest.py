@@ -1,9 +1,12 @@
 """The steps that the tests of this folder are about."""
 
+import shutil
+
 import pytest
 
 from tests.lib.programs import Program
-from tests.lib.steps import source_of, step_names
+from tests.lib.source_tree import SourceTree
+from tests.lib.steps import REPOSITORY, source_of, step_names
 
 DECODE_STEPS = step_names("decode")
 
@@ -35,3 +38,12 @@ def paged_step(request: pytest.FixtureRequest) -> Program:
 def e4m3_step(request: pytest.FixtureRequest) -> Program:
     """Each that takes a cache in e4m3."""
     return Program(request.param)
+
+
+@pytest.fixture(scope="session")
+def faulty_decode(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """The program built from faulty_decode.cu, which takes any cache; all other sources are unchanged."""
+    tree = SourceTree(tmp_path_factory.mktemp("faulty"), built="cpu")
+    shutil.copy2(REPOSITORY / "tests/lib/faulty_decode.cu", tree.root / "steps/step98_faulty.cu")
+    tree.made("step98", "BACKEND=cpu")
+    return Program("step98", tree.root)

@@ -10,7 +10,6 @@ import random
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.lib.decode import PAGE_SIZES, DecodeProblem
@@ -134,7 +133,11 @@ def test_each_step_takes_what_decode_is_about(step: Program) -> None:
 
 def test_memory_beside_the_tensors_is_little(step: Program, tmp_path: Path) -> None:
     """At most 1 % of the cache, or 4 MB."""
-    lines = [["-b", 8, "-H", 16, "-G", 4, "-k", 700], ["-b", 1, "-H", 16, "-G", 1, "-k", 2000], ["-b", 40, "-H", 8, "-k", 9]]
+    lines = [
+        ["-b", 8, "-H", 16, "-G", 4, "-k", 700],
+        ["-b", 1, "-H", 16, "-G", 1, "-k", 2000],
+        ["-b", 40, "-H", 8, "-k", 9],
+    ]
     for i, line in enumerate(lines):
         step.run_right(*line, "--check", "rows:4", "--json", tmp_path / f"{i}.json")
         (record,) = read_records(tmp_path / f"{i}.json")
