@@ -1,6 +1,7 @@
 """make bench DECODE=1 on the CPU backend: its cases, how it judges answers, its records and their file."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from plots.bench.decode import Cache, DecodeBenchmark, DecodeCase, DecodeInputs,
 from plots.bench.decode import quick_decode_cases
 from plots.bench.step_library import CACHE_E4M3, CACHE_PAGES, Device, StepLibrary
 from plots.bench.turns import Plan
+from plots.figures import decode
 from tests.lib.programs import STEP_DIR, read_records
 from tests.lib.reference import as_doubles
 from tests.lib.steps import step_names
@@ -132,3 +134,27 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys) ->
     path = tmp_path / "results/decode/bench_0123456789ab.jsonl"
     assert [record["step"] for record in read_records(path)] == [name]
     assert run.run(words) == 0 and len(read_records(path)) == 1  # the case is there
+
+
+def test_the_table_of_a_page(libraries: list[StepLibrary], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    step = libraries[-1].name
+    results = decode.DecodeResults(tmp_path)
+    assert decode.decode_speed(results, step, "")[0].endswith("`make bench DECODE=1`.")
+    other = replace(SMALL, kv_dtype="e4m3", page_size=16)
+    record = {
+        **ORIGIN,
+        **SMALL.fields(),
+        "step": step,
+        "date": "2026-11-26T20:00:00Z",
+        "median_ms": 0.0123,
+        "right": True,
+    }
+    record |= {"read_ms": 0.01, "empty_ms": 0.003}
+    rival = {**record, "short": "cudnn", "median_ms": 0.0111} | {"step": None}
+    old = {**record, "date": "2026-11-25T20:00:00Z", "median_ms": 1.0}
+    for name, records in (("b", [record, rival]), ("a", [old])):
+        (tmp_path / f"bench_{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    monkeypatch.setattr(decode, "decode_cases", lambda: [SMALL, other])
+    text = decode.decode_speed(decode.DecodeResults(tmp_path), step, "step02")
+    assert "NVIDIA H200" in text[0] and text[2].endswith("| of the limit | cuDNN |")
+    assert text[4] == "| 4 / 2, D = 64 | 2 | 70 | 0 | 10.0 | **12.3** | 1.23 | 11.1 |" and len(text) == 5
