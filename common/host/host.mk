@@ -28,6 +28,7 @@ $(BUILD)/host/%.o: common/host/%.c $(BUILD)/flags
 # Flags of single objects; $(1) is the build folder.
 define special_host_objects
 $(1)/host/check/reference.o: private HOST_FLAGS += $(VECTORISE)
+$(1)/host/device/graph.o: private HOST_FLAGS += $(PIC)
 $(1)/host/base/version.o: $(BUILD)/commit.h
 $(1)/host/base/version.o: private HOST_FLAGS += -I$(BUILD)
 endef

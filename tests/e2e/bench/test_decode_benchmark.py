@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from plots.bench import decode as bench_decode
 from plots.bench import run
 from plots.bench.decode import Cache, DecodeBenchmark, DecodeCase, DecodeInputs, ExactDecode, decode_cases
 from plots.bench.decode import quick_decode_cases
@@ -25,6 +26,12 @@ ORIGIN = {"commit": "0123456789ab", "device": "NVIDIA H200"}
 STOPWATCH = {"flush_bytes": 8192, "is_asynchronous": False}
 SMALL = DecodeCase(2, 4, 2, "70", 64)
 FORMS = [SMALL, DecodeCase(3, 4, 2, "log:3-90", 64, page_size=16), DecodeCase(2, 8, 2, "50", 64, 4, kv_dtype="e4m3")]
+
+
+@pytest.fixture(autouse=True)
+def few_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K and V of these cases need no more."""
+    monkeypatch.setattr(bench_decode, "REPEATED", 128 * 1009)
 
 
 @pytest.fixture(scope="module")
