@@ -31,7 +31,7 @@ FORMS = [SMALL, DecodeCase(3, 4, 2, "log:3-90", 64, page_size=16), DecodeCase(2,
 @pytest.fixture(autouse=True)
 def few_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """K and V of these cases need no more."""
-    monkeypatch.setattr(bench_decode, "REPEATED", 128 * 1009)
+    monkeypatch.setattr(bench_decode, "REPEATED", 256 * 509)
 
 
 @pytest.fixture(scope="module")
