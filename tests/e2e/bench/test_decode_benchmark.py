@@ -162,6 +162,6 @@ def test_the_table_of_a_page(libraries: list[StepLibrary], monkeypatch: pytest.M
     for name, records in (("b", [record, rival]), ("a", [old])):
         (tmp_path / f"bench_{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     monkeypatch.setattr(decode, "decode_cases", lambda: [SMALL, other])
-    text = decode.decode_speed(decode.DecodeResults(tmp_path), step, "step02")
+    text = decode.decode_speed(decode.DecodeResults(tmp_path), step, "another")
     assert "NVIDIA H200" in text[0] and text[2].endswith("| of the limit | cuDNN |")
     assert text[4] == "| 4 / 2, D = 64 | 2 | 70 | 0 | 10.0 | **12.3** | 1.23 | 11.1 |" and len(text) == 5
