@@ -24,12 +24,17 @@ static bool take_memory(const Options *o, const Problem *p, Error *error) {
       o_element * p->head_dim * (q_rows + (step.backward != NULL ? 2 * kv_rows : 0));
   Problem on_host = *p;
   if (p->dtype == DTYPE_E4M3) on_host.dtype = DTYPE_FP16; /* Inputs has 16 bits for an element */
+  on_host.kv_dtype = on_host.dtype;
   const double tensors = device_tensors_bytes(&on_host) + (COPIES - 1) * device_tensors_bytes(p);
+  /* K of a decode step with its gaps, on the way to the device; V has its place later. */
+  const double on_the_way =
+      step.decode == NULL ? 0 : (double)element_bytes(cache_dtype(p)) * p->head_dim * kv_rows;
   char sizes[256];
   snprintf(sizes, sizeof sizes,
            "--batch %d --heads %d --kv-heads %d --seqlen %d --seqlen-kv %d --head-dim %d", p->batch,
            p->q_heads, p->kv_heads, p->q_len, p->kv_len, p->head_dim);
-  return memory_take(sizes, tensors + (o->output_directory != NULL ? written : 0), error);
+  return memory_take(sizes, tensors + on_the_way + (o->output_directory != NULL ? written : 0),
+                     error);
 }
 
 static bool check_support(const Problem *p, Error *error) {
