@@ -313,7 +313,7 @@ static bool measure(RunRecord *run, Resources *r, Error *error) {
   const size_t l2 = run->device->l2_bytes;
   const Sampling sampling = {o->repeat, o->repeat_if_slow, o->min_time};
   if (!(step.decode == NULL ? time_pass(p, &r->tensors, l2, sampling, &run->timing, error)
-                            : time_decode(p, &r->tensors, (size_t)run->cache.bytes, o->graph, l2,
+                            : time_decode(p, &r->tensors, run->cache.tensor_bytes, o->graph, l2,
                                           sampling, &run->timing, &run->cache.timing, error))) {
     return false;
   }

@@ -36,10 +36,10 @@ static cudaError_t enqueue_schedule(const void *context) {
   return step.schedule(work->problem, &work->tensors->decode, 0);
 }
 
-bool time_decode(const Problem *problem, const DeviceTensors *tensors, size_t cache_bytes,
+bool time_decode(const Problem *problem, const DeviceTensors *tensors, size_t tensor_bytes,
                  bool graph, size_t l2_bytes, Sampling sampling, Timing *pass, DecodeTiming *decode,
                  Error *error) {
-  Work work = {problem, tensors, cache_bytes / 2, NULL};
+  Work work = {problem, tensors, tensor_bytes, NULL};
   Turn turns[MOST_TURNS] = {
       {enqueue_pass, &work}, {enqueue_nothing, &work}, {enqueue_reads, &work}};
   Timing timings[MOST_TURNS];

@@ -12,8 +12,9 @@ typedef struct DecodeTiming {
   Timing schedule; /**< of Step::schedule(), once for each batch of lengths */
 } DecodeTiming;
 
-/** Times them in turns with the pass; `cache_bytes` are those of K and V that it must read. */
-bool time_decode(const Problem *problem, const DeviceTensors *tensors, size_t cache_bytes,
+/** Times them in turns with the pass; `tensor_bytes` are those of K, and of V, that it must read.
+ */
+bool time_decode(const Problem *problem, const DeviceTensors *tensors, size_t tensor_bytes,
                  bool graph, size_t l2_bytes, Sampling sampling, Timing *pass, DecodeTiming *decode,
                  Error *error);
 

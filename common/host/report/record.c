@@ -45,8 +45,8 @@ bool record_facts(RunRecord *run, Error *error) {
 
 void record_cache(RunRecord *run, const Cache *cache) {
   const Problem *p = &run->request->problem;
-  const double row_bytes = (double)element_bytes(cache_dtype(p)) * p->head_dim;
-  const double scales = cache_dtype(p) == DTYPE_E4M3 ? sizeof(float) * p->batch : 0;
+  const size_t row_bytes = element_bytes(cache_dtype(p)) * (size_t)p->head_dim;
+  const double scales = cache_dtype(p) == DTYPE_E4M3 ? sizeof(float) * p->batch * p->kv_heads : 0;
   CacheFacts *c = &run->cache;
   *c = (CacheFacts){.shortest = INT_MAX, .pages = cache->pages};
   for (int b = 0; b < p->batch; b++) {
@@ -55,7 +55,8 @@ void record_cache(RunRecord *run, const Cache *cache) {
     if (length < c->shortest) c->shortest = length;
     if (length > c->longest) c->longest = length;
   }
-  c->bytes = 2.0 * p->kv_heads * ((double)cache_rows(p, cache) * row_bytes + scales);
+  c->tensor_bytes = (size_t)cache_rows(p, cache) * (size_t)p->kv_heads * row_bytes;
+  c->bytes = 2 * ((double)c->tensor_bytes + scales);
 }
 
 void record_work(RunRecord *run) {

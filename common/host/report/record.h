@@ -42,7 +42,8 @@ typedef struct CacheFacts {
   int64_t keys;          /**< of all sequences */
   int shortest, longest; /**< of them */
   int pages;             /**< of K, and of V, those without an owner too; 0: no pages */
-  double bytes;          /**< of K and V, and of their scales, that a pass must read */
+  size_t tensor_bytes;   /**< of K, and of V, that a pass must read */
+  double bytes;          /**< of both, and of their scales */
   size_t schedule_bytes;
   DecodeTiming timing;
 } CacheFacts;
