@@ -427,5 +427,7 @@ def decode_line(case: DecodeCase, records: list[dict]) -> str:
         time = "FAILED" if "failed" in record else f"{1e3 * record.get('median_ms', math.nan):.1f}"
         return f"{name} {time if record.get('right', True) else 'WRONG'}"
 
-    limit = f"{1e3 * records[0]['read_ms']:.1f}" if records and "read_ms" in records[0] else "unknown"
+    if not records:
+        return f"{case}: no step takes it"
+    limit = f"{1e3 * records[0]['read_ms']:.1f}" if "read_ms" in records[0] else "unknown"
     return f"{case}: read {limit} us, {', '.join(map(told, records))}"

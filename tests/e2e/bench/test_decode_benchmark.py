@@ -11,8 +11,16 @@ import pytest
 
 from plots.bench import decode as bench_decode
 from plots.bench import run
-from plots.bench.decode import Cache, DecodeBenchmark, DecodeCase, DecodeInputs, ExactDecode, decode_cases
-from plots.bench.decode import quick_decode_cases
+from plots.bench.decode import (
+    Cache,
+    DecodeBenchmark,
+    DecodeCase,
+    DecodeInputs,
+    ExactDecode,
+    decode_cases,
+    decode_line,
+    quick_decode_cases,
+)
 from plots.bench.step_library import CACHE_E4M3, CACHE_PAGES, Device, StepLibrary
 from plots.bench.turns import Plan
 from plots.figures import decode
@@ -119,6 +127,7 @@ def test_a_wrong_step_is_not_timed(libraries: list[StepLibrary], monkeypatch: py
     monkeypatch.setattr(StepLibrary, "decode", lambda *_: None)
     records = DecodeBenchmark(libraries[:1], ORIGIN, Plan(0.0), None, (), **STOPWATCH).records(SMALL)
     assert [record["right"] for record in records] == [False] and "median_ms" not in records[0]
+    assert "WRONG" in decode_line(SMALL, records) and decode_line(SMALL, []).endswith(": no step takes it")
 
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys) -> None:
