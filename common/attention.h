@@ -36,6 +36,7 @@ typedef enum MaskKind {
 struct BackwardTensors;
 struct BlockMask;
 struct BlockMaskSupport;
+struct DecodeTensors;
 struct ReferenceRule;
 
 /** No step takes a larger head dimension. */
@@ -62,6 +63,9 @@ typedef struct Problem {
   MaskKind mask;                   /**< which keys a query attends to */
   float scale;                     /**< > 0 */
   int q_block_size, kv_block_size; /**< of the block mask; 0 without one */
+  Dtype kv_dtype; /**< DTYPE_E4M3: K and V are a cache of e4m3 numbers, see decode.h; else any */
+  int page_size;  /**< keys of a page of such a cache, see decode.h; 0: K and V have no pages */
+  int window;     /**< a decode step's query attends to at most so many keys; 0: no limit */
   Strides q_strides, k_strides, v_strides, o_strides; /**< of each tensor */
 } Problem;
 
@@ -83,9 +87,17 @@ typedef struct Tensors {
   const float *v_scales; /**< the same for V */
 } Tensors;
 
+/** What K and V of a decode step may be: bits of Step::caches. */
+enum {
+  CACHE_16_BIT = 1, /**< of Problem::dtype */
+  CACHE_E4M3 = 2,   /**< of DTYPE_E4M3, with scales */
+  CACHE_PAGES = 4   /**< in pages; else contiguous alone */
+};
+
 /** The hardware limit that a perfect version of a step would reach; reports compare with it. */
 typedef enum Ceiling {
-  CEILING_COPY,     /**< device memory: a plain copy, bytes read + written per second */
+  CEILING_COPY,     /**< device memory: a plain copy, bytes read + written per second; of a decode
+                         step, a kernel that only reads its K and V */
   CEILING_FFMA,     /**< fp32 multiply-adds on the CUDA cores */
   CEILING_MMA,      /**< mma.sync on the tensor cores */
   CEILING_WGMMA,    /**< wgmma on the tensor cores, compute capability 9.0 alone */
@@ -137,10 +149,13 @@ typedef struct Step {
 
   /**
    * Bytes of device memory that forward() needs for each query head that it works on at a time.
-   * NULL: none, and forward() works on all heads at once.
+   * NULL: none, and forward() works on all heads at once. Of a decode step they are those of the
+   * whole pass.
    */
   size_t (*workspace_bytes)(const Problem *problem);
   bool workspace_zero; /**< it must be all 0 before the first pass; forward() leaves it so */
+  /** Of a decode step with workspace_zero: only so many bytes at its start. NULL: all. */
+  size_t (*zero_bytes)(const Problem *problem);
 
   /** Describes the work on `heads` query heads of a problem that supports() accepted. */
   void (*describe)(const Problem *problem, int heads, Description *description);
@@ -157,6 +172,16 @@ typedef struct Step {
   cudaError_t (*backward)(const Problem *problem, const struct BackwardTensors *tensors, int heads,
                           cudaStream_t stream);
 
+  /** The same for a decode step, in place of forward(): decode.h. */
+  cudaError_t (*decode)(const Problem *problem, const struct DecodeTensors *tensors,
+                        cudaStream_t stream);
+  unsigned caches; /**< of a decode step: what its K and V may be, CACHE_16_BIT and so on */
+  /** Bytes for what schedule() of a decode step writes; both are NULL if it has no schedule. */
+  size_t (*schedule_bytes)(const Problem *problem);
+  /** Enqueues what a batch of lengths needs once; decode() may then run any number of times. */
+  cudaError_t (*schedule)(const Problem *problem, const struct DecodeTensors *tensors,
+                          cudaStream_t stream);
+
   const struct BlockMaskSupport *block_masks; /**< NULL: the step takes the masks full and causal */
   const struct ReferenceRule *rule; /**< of a variant: host/check/reference.h; NULL: see Problem */
 } Step;
@@ -168,15 +193,20 @@ extern "C" {
 /** The one step this program is linked to. */
 extern const Step step;
 
+/** The query heads that share a key/value head. */
+static inline int group_size(const Problem *problem) {
+  return problem->q_heads / problem->kv_heads;
+}
+
 /** Query heads that a pass can work on at a time with so much workspace; 0: it is too little. */
 static inline int heads_at_a_time(const Problem *problem, size_t workspace_bytes) {
   const size_t most = 65535; /* gridDim.y */
   const size_t all = (size_t)problem->batch * (size_t)problem->q_heads;
-  if (step.workspace_bytes == NULL) return (int)all;
+  if (step.workspace_bytes == NULL || step.decode != NULL) return (int)all;
   size_t heads = workspace_bytes / step.workspace_bytes(problem);
   if (heads > all) heads = all;
   if (heads > most) heads = most;
-  if (step.backward != NULL) heads -= heads % (size_t)(problem->q_heads / problem->kv_heads);
+  if (step.backward != NULL) heads -= heads % (size_t)group_size(problem);
   return (int)heads;
 }
 

@@ -39,9 +39,4 @@ typedef struct BackwardTensors {
   void *prepared;                     /**< as Tensors::prepared */
 } BackwardTensors;
 
-/** The query heads that share a key/value head. */
-static inline int group_size(const Problem *problem) {
-  return problem->q_heads / problem->kv_heads;
-}
-
 #endif

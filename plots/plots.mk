@@ -6,6 +6,7 @@ $(if $(filter x0 x1,$(subst $() ,,x$(QUICK))),,$(error QUICK=$(QUICK): must be 0
 
 ## make bench QUICK=1     three cases in half a minute; ONLY="D=128 causal": those with these words
 ## make bench BACKWARD=1  the backward steps, in place of the others
+## make bench DECODE=1    the decode steps, likewise
 ## make builds OLD=DIR    is any step slower than in DIR, which has libstepNN.so of another commit? (GPU)
 ## make ceilings          measure what this GPU can do at best, for the reports to compare with
 ## make variants          what each idea of a step gives: measures the variants of steps in steps/variants (GPU)
@@ -42,7 +43,7 @@ $(LIBRARIES): $(BUILD)/lib%.so: $$(call step_object,$$*) $$(call forward_object,
 $(VARIANT_LIBRARIES): $(BUILD)/variants/lib%.so: $(BUILD)/variants/%.o $$(call forward_of_patched,$$*)
 
 # The simulated runtime stays visible: callers need its cudaMalloc.
-$(LIBRARIES) $(VARIANT_LIBRARIES): $(BUILD)/plots/bench/step_library.o $(FLUSH) $(SIMT_OBJECTS)
+$(LIBRARIES) $(VARIANT_LIBRARIES): $(BUILD)/plots/bench/step_library.o $(OF_LIBRARIES) $(SIMT_OBJECTS)
 	$(call say,LINK,$@)
 ifeq ($(BACKEND),cuda)
 	$(Q)$(NVCC) -shared $^ -o $@ -cudart static -Xlinker -Bsymbolic -Xlinker --exclude-libs=ALL
@@ -54,7 +55,9 @@ endif
 
 # Nothing is compiled for the CPU backend, whose times say nothing about a GPU.
 ifeq ($(BACKEND),cuda)
-TIMED := $(if $(filter 1,$(BACKWARD)),$(filter-out $(FORWARD_STEPS),$(STEPS)),$(STEPS))
+BENCH_KIND := $(if $(filter 1,$(BACKWARD)),backward,$(if $(filter 1,$(DECODE)),decode,forward))
+TIMED := $(if $(filter backward,$(BENCH_KIND)),$(call short_names,$(BACKWARD_STEPS)),$(if \
+	$(filter decode,$(BENCH_KIND)),$(call short_names,$(DECODE_STEPS)),$(STEPS)))
 TIMED_STEPS := $(TIMED:%=$(BUILD)/%)
 TIMED_LIBRARIES := $(TIMED:%=$(BUILD)/lib%.so)
 endif
@@ -67,7 +70,7 @@ BENCH_PYTHON ?= python3
 bench: $(TIMED_STEPS) $(TIMED_LIBRARIES)
 	$(times_need_gpu)
 	@$(BENCH_PYTHON) -m plots.bench.run $(if $(filter 1,$(QUICK)),--quick) \
-	  $(if $(filter 1,$(BACKWARD)),--backward) $(BUILD) "$(RESULTS)" \
+	  --kind $(BENCH_KIND) $(BUILD) "$(RESULTS)" \
 	  $(if $(ONLY),--only $(ONLY))
 
 ceilings: $(firstword $(TIMED_STEPS))

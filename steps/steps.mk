@@ -16,8 +16,10 @@ FORWARD_OBJECT := $(call forward_with,forward)
 MASKED_FORWARD_OBJECT := $(call forward_with,masked_forward)
 forward_for = $(if $(filter $(BACKWARD_STEPS),$(1)),$(if $(filter $(MASKED_STEPS),$(1)),$(MASKED_FORWARD_OBJECT),$(FORWARD_OBJECT)))
 forward_object = $(call forward_for,$(call sources_of,$(1)))
-# Forward kernels alone: what calls Step::forward.
-FORWARD_STEPS := $(filter-out $(foreach file,$(notdir $(BACKWARD_STEPS)),$(firstword $(subst _, ,$(file)))),$(STEPS))
+short_names = $(foreach file,$(notdir $(1)),$(firstword $(subst _, ,$(file))))
+DECODE_STEPS := $(shell grep -lE '^ *\.decode = ' $(STEP_FILES))
+# What calls Step::forward.
+FORWARD_STEPS := $(filter-out $(call short_names,$(BACKWARD_STEPS) $(DECODE_STEPS)),$(STEPS))
 
 # Without a GPU, too, `make ptx` and `make sass` call nvcc.
 NVCC_FLAGS = -std=c++17 -g $(if $(filter 1,$(DEBUG)),-G,-lineinfo) -Icommon \

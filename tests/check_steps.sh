@@ -9,6 +9,12 @@ takes() { # step, options for --info, the one in question
 }
 
 files_of() {
+  if takes "$1" "--lengths 5-5" --lengths; then
+    echo tests/sanitize_decode.cases
+    if takes "$1" "--page-size 16" --page-size; then echo tests/sanitize_pages.cases; fi
+    if takes "$1" "--kv-dtype e4m3" --kv-dtype; then echo tests/sanitize_kv_e4m3.cases; fi
+    return
+  fi
   if takes "$1" "--scales head" --scales; then echo tests/sanitize_e4m3.cases; else echo tests/sanitize.cases; fi
   if takes "$1" "-d 17" --head-dim; then echo tests/sanitize_any_d.cases; fi
   if takes "$1" "-m empty" --mask; then echo tests/sanitize_masks.cases; fi

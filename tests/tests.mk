@@ -50,12 +50,14 @@ UNDER_TEST := $(STEPS:%=$(BUILD)/under_test/%)
 # step_under_test.c replaces this function, so that a test can report an older device.
 WRAP := -Xlinker --wrap=cudaDeviceGetAttribute
 
+caller_of = $(BUILD)/tests/$(if $(filter $(1),$(call short_names,$(DECODE_STEPS))),decode,step)_under_test.o
+
 $(BUILD)/tests/%.o: tests/lib/%.c $(BUILD)/flags
 	$(call compile_c)
 
-$(UNDER_TEST): $(BUILD)/under_test/%: $$(call step_object,$$*) $$(call forward_object,$$*) $(BUILD)/tests/step_under_test.o \
+$(UNDER_TEST): $(BUILD)/under_test/%: $$(call step_object,$$*) $$(call forward_object,$$*) $$(call caller_of,$$*) \
     $(filter-out %/main.o,$(HOST_OBJECTS)) $(SIMT_OBJECTS) $(LAB_OBJECTS)
-	$(call link_program,$(WRAP))
+	$(call link_program,$(if $(filter %/step_under_test.o,$^),$(WRAP)))
 
 # A GPU runs one test at a time, so that none of them runs out of memory.
 TEST_JOBS = $(if $(filter cuda,$(BACKEND)),0,$(shell nproc))

@@ -27,10 +27,12 @@ bool compare_outputs(const Comparison *c, FILE *failure, CheckResult *result, Er
   if (step.backward != NULL) return compare_gradients(c, failure, result, error);
   const Inputs *in = c->inputs;
   const RunRequest *request = c->run->request;
+  const Problem problem = without_pages(&request->problem);
   HostInputs inputs = {in->q,         in->k,         in->v,        &request->mask,
                        in->scales[0], in->scales[1], in->scales[2]};
   if (step.rule != NULL) inputs.rule = *step.rule;
-  Judgement judgement = {&request->problem, &inputs, c->outputs, c->plan, &c->run->description};
+  if (in->cache.page_table != NULL) inputs.cache = &in->cache;
+  Judgement judgement = {&problem, &inputs, c->outputs, c->plan, &c->run->description};
   progress_start();
   bool ok = check_outputs(&judgement, progress_rows, error);
   progress_end();

@@ -11,8 +11,9 @@ RUNTIME_INCLUDE = $(if $(filter cuda,$(BACKEND)),-isystem $(CUDA_INCLUDE),-Icomm
 HOST_SOURCES := $(wildcard common/host/*.c common/host/*/*.c) \
 	$(if $(filter cpu,$(BACKEND)),$(wildcard common/host/report/lab/*.c))
 # Kernels of the main program, and what libraries of steps take of them.
-FLUSH := $(BUILD)/host/device/flush.o
-HOST_KERNELS := $(BUILD)/host/device/ceiling.o $(FLUSH)
+LIMIT_KERNELS := $(BUILD)/host/device/flush.o $(BUILD)/host/device/limits.o
+HOST_KERNELS := $(BUILD)/host/device/ceiling.o $(LIMIT_KERNELS)
+OF_LIBRARIES := $(LIMIT_KERNELS) $(BUILD)/host/device/graph.o
 HOST_OBJECTS := $(HOST_SOURCES:common/%.c=$(BUILD)/%.o) $(HOST_KERNELS)
 
 define compile_c
@@ -27,6 +28,7 @@ $(BUILD)/host/%.o: common/host/%.c $(BUILD)/flags
 # Flags of single objects; $(1) is the build folder.
 define special_host_objects
 $(1)/host/check/reference.o: private HOST_FLAGS += $(VECTORISE)
+$(1)/host/device/graph.o: private HOST_FLAGS += $(PIC)
 $(1)/host/base/version.o: $(BUILD)/commit.h
 $(1)/host/base/version.o: private HOST_FLAGS += -I$(BUILD)
 endef

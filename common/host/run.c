@@ -173,11 +173,14 @@ static bool prepare(RunRecord *run, Resources *r, Error *error) {
       (step.backward != NULL && !prepare_gradients(run, r, error)) ||
       !prepare_mask(run, r, error) ||
       !device_workspace_create(p, device_free_bytes(workspace_reserve(run->device)), &r->tensors,
-                               error)) {
+                               error) ||
+      (step.decode != NULL && !device_decode_create(p, &r->inputs, &r->tensors, error))) {
     return false;
   }
   run->heads_at_a_time = r->tensors.heads;
-  run->workspace_bytes = r->tensors.workspace_bytes;
+  run->workspace_bytes = r->tensors.workspace_bytes + r->tensors.schedule_bytes;
+  if (step.decode != NULL) record_cache(run, &r->inputs.cache);
+  run->cache.schedule_bytes = r->tensors.schedule_bytes;
   record_description(run, run->heads_at_a_time);
   record_work(run);
   return record_facts(run, error);
@@ -306,8 +309,12 @@ static bool measure(RunRecord *run, Resources *r, Error *error) {
   if (run->device->simulated || o->repeat == 0) return true;
   if (run->checked && !run->check.right) return true; /* the time of a wrong answer means nothing */
   ceilings_read(run->device->name, &run->ceilings);   /* zeros if none are known */
-  if (!time_pass(&run->request->problem, &r->tensors, run->device->l2_bytes,
-                 (Sampling){o->repeat, o->repeat_if_slow, o->min_time}, &run->timing, error)) {
+  const Problem *p = &run->request->problem;
+  const size_t l2 = run->device->l2_bytes;
+  const Sampling sampling = {o->repeat, o->repeat_if_slow, o->min_time};
+  if (!(step.decode == NULL ? time_pass(p, &r->tensors, l2, sampling, &run->timing, error)
+                            : time_decode(p, &r->tensors, run->cache.tensor_bytes, o->graph, l2,
+                                          sampling, &run->timing, &run->cache.timing, error))) {
     return false;
   }
   record_speed(run);

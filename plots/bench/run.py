@@ -1,8 +1,8 @@
 """Measures the steps and the baselines in interleaved runs, in one process on one GPU.
 
-Usage: python3 -m plots.bench.run [--quick] [--backward] [--only WORD ...] BUILD RESULTS (`make bench` builds it)
+Usage: python3 -m plots.bench.run [--quick] [--kind KIND] [--only WORD ...] BUILD RESULTS (`make bench` builds it)
 
-Adds records to RESULTS/GPU/bench_COMMIT.jsonl, with --backward to RESULTS/backward, and skips cases that
+Adds records to RESULTS/GPU/bench_COMMIT.jsonl, of other kinds than forward to RESULTS/KIND, and skips cases that
 it has. With --quick, --only or uncommitted changes, writes a new BUILD/bench.jsonl instead.
 docs/measuring.md explains the method.
 
@@ -48,6 +48,14 @@ from plots.bench.contestants import (
     load_fa3,
     saved_masks,
     torch_on_a_gpu,
+)
+from plots.bench.decode import (
+    DECODE_BASELINES,
+    IDENTITY,
+    DecodeBenchmark,
+    decode_cases,
+    decode_line,
+    quick_decode_cases,
 )
 from plots.bench.exact import Exact
 from plots.bench.step_library import Device, DeviceError, StepLibrary
@@ -267,15 +275,15 @@ def time_fields(contestant: Contestant, all_of_them: list[Contestant], found: Me
 # --- The file and the screen ----------------------------------------------------------------------
 
 
-def present(path: Path) -> set[tuple]:
-    """The cases that have records in a file."""
+def present(path: Path, names: Sequence[str]) -> set[tuple]:
+    """The cases that have records in a file, by the fields that identify them."""
     if not path.exists():
         return set()
     try:
         records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except ValueError as error:
         raise RuntimeError(f"{path}: has a line that was cut off; remove it: {error}") from error
-    return {tuple(record[name] for name in CASE_FIELDS) for record in records}
+    return {tuple(record[name] for name in names) for record in records}
 
 
 def line_of(case: Case, records: list[dict]) -> str:
@@ -310,7 +318,7 @@ def output_of(words: argparse.Namespace, origin: dict) -> Path:
         path = words.build / "bench.jsonl"
         path.unlink(missing_ok=True)
         return path
-    folder = "backward" if words.backward else short_name(origin["device"])
+    folder = short_name(origin["device"]) if words.kind == "forward" else words.kind
     path = words.results / folder / f"bench_{origin['commit']}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
@@ -323,13 +331,23 @@ def libraries_in(build: Path) -> list[Path]:
     )
 
 
+BASELINES_OF = {"forward": BASELINES, "backward": BACKWARD_BASELINES, "decode": DECODE_BASELINES}
+
+
+def cases_of(kind: str, quick: bool) -> list:
+    if kind == "decode":
+        return quick_decode_cases() if quick else decode_cases()
+    if quick:
+        return quick_cases(kind)
+    return backward_cases() if kind == "backward" else all_cases()
+
+
 def run(words: argparse.Namespace) -> int:
     paths = libraries_in(words.build)
     if not paths:
         raise RuntimeError(f"{words.build}: has no libraries; make libraries BACKEND=cuda")
-    kind = "backward" if words.backward else "forward"
-    steps = [step for step in map(StepLibrary, paths) if step.is_backward == words.backward]
-    torch, baselines = torch_on_a_gpu(), BACKWARD_BASELINES if words.backward else BASELINES
+    steps = [step for step in map(StepLibrary, paths) if step.kind == words.kind]
+    torch, baselines = torch_on_a_gpu(), BASELINES_OF[words.kind]
     if torch is not None and (why := load_fa3(torch)):
         print(f"bench: FlashAttention-3 is not compared: {why}")
         baselines = [baseline for baseline in baselines if not baseline[0].startswith("fa3")]
@@ -340,12 +358,12 @@ def run(words: argparse.Namespace) -> int:
     if torch is not None and any(short == "fa3" for short, *_ in baselines):
         origin["fa3_commit"] = os.environ.get("FA3_COMMIT", "unknown")
     path = output_of(words, origin)
-    there = present(path)
-    every = quick_cases(kind) if words.quick else backward_cases() if words.backward else all_cases()
+    names = IDENTITY if words.kind == "decode" else CASE_FIELDS
+    there = present(path, names)
     cases = [
         case
-        for case in every
-        if tuple(getattr(case, name) for name in CASE_FIELDS) not in there and set(words.only) <= set(str(case).split())
+        for case in cases_of(words.kind, words.quick)
+        if tuple(getattr(case, name) for name in names) not in there and set(words.only) <= set(str(case).split())
     ]
     print(
         f"bench: {', '.join(step.name for step in steps)} on {origin['device']}, commit "
@@ -353,18 +371,23 @@ def run(words: argparse.Namespace) -> int:
     )
     if torch is None:
         print("bench: PyTorch not found, or it finds no GPU: the steps are measured alone")
-    started, wrong = time.monotonic(), 0
+    started, wrong, told_by = time.monotonic(), 0, decode_line if words.kind == "decode" else line_of
     with ExitStack() as stack:
         masked = [step.name for step in steps if step.takes_block_masks]
-        wanted = {(case.mask, case.seqlen) for case in cases} | {("full", case.seqlen) for case in cases}
+        wanted = {(mask, case.seqlen) for case in cases for mask in ("full", case.mask)} if masked else set()
         folders = stack.enter_context(saved_masks(programs[masked[0]], wanted)) if masked else {}
-        benchmark = Benchmark(steps, folders, origin, QUICK if words.quick else Plan(), torch, baselines)
+        plan = QUICK if words.quick else Plan()
+        benchmark = (
+            DecodeBenchmark(steps, origin, plan, torch, baselines)
+            if words.kind == "decode"
+            else Benchmark(steps, folders, origin, plan, torch, baselines)
+        )
         for number, case in enumerate(cases, 1):
             records = benchmark.records(case)
             with path.open("a", encoding="utf-8") as file:  # one write for all records of a case
                 file.write("".join(json.dumps(record) + "\n" for record in records))
             wrong += sum(record.get("right") is False for record in records)
-            print(f"[{number}/{len(cases)}, {time.monotonic() - started:.0f} s] {line_of(case, records)}", flush=True)
+            print(f"[{number}/{len(cases)}, {time.monotonic() - started:.0f} s] {told_by(case, records)}", flush=True)
     print(f"bench: {path}")
     return WRONG if wrong else RIGHT
 
@@ -374,7 +397,7 @@ def main() -> int:
     parser.add_argument("build", type=Path, help="where libstepNN.so and the programs are")
     parser.add_argument("results", type=Path, help="gets a folder for each GPU")
     parser.add_argument("--quick", action="store_true", help="a few cases, half a minute")
-    parser.add_argument("--backward", action="store_true", help="backward steps, in place of the others")
+    parser.add_argument("--kind", default="forward", choices=BASELINES_OF, help="forward, backward or decode steps")
     parser.add_argument(
         "--only", nargs="*", default=[], metavar="WORD", help="cases with all of these words, such as D=128 causal"
     )

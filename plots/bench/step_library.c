@@ -9,14 +9,17 @@
 
 #include "backward.h"
 #include "block_mask.h"
+#include "decode.h"
 #include "host/device/flush.h"
+#include "host/device/graph.h"
+#include "host/device/limits.h"
 
 /** The problem; tensors are compact, [batch][heads][rows][head_dim]. */
 typedef struct Shape {
   int batch, q_heads, kv_heads, q_len, kv_len, head_dim;
   bool bf16;
   bool causal; /**< ignored with a block mask */
-  bool e4m3;   /**< Q, K and V; O is fp16, or bf16 as `bf16` says */
+  bool e4m3;   /**< Q, K and V, of a decode step K and V; O is fp16, or bf16 as `bf16` says */
   float scale;
 } Shape;
 
@@ -221,6 +224,79 @@ EXPORTED const char *step_backward(const Shape *shape, const BackwardTensors *te
   const int heads = heads_at_a_time(&p, workspace_bytes);
   return heads > 0 ? sentence(step.backward(&p, tensors, heads, stream))
                    : too_little(&p, workspace_bytes);
+}
+
+/* --- A decode step ---------------------------------------------------------------------------- */
+
+/** The forms of the cache that a decode step takes, 0 for other steps. */
+EXPORTED unsigned step_caches(void) {
+  return step.decode == NULL ? 0 : step.caches;
+}
+
+/** K and V are compact, or in compact pages if `page_size` is not 0. */
+static Problem decode_problem(const Shape *s, int page_size) {
+  Shape in_16_bits = *s;
+  in_16_bits.e4m3 = false;
+  Problem p = problem_of(&in_16_bits, NULL);
+  p.kv_dtype = s->e4m3 ? DTYPE_E4M3 : p.dtype;
+  p.page_size = page_size;
+  if (page_size > 0) { /* [pages, page_size, kv_heads, head_dim] */
+    const int64_t row = (int64_t)s->kv_heads * s->head_dim;
+    p.k_strides = p.v_strides = (Strides){page_size * row, s->head_dim, row};
+  }
+  return p;
+}
+
+/** Sets the bytes of workspace and schedule. The workspace must be 0 at first. */
+EXPORTED const char *step_decode_bytes(const Shape *shape, int page_size, size_t *workspace,
+                                       size_t *schedule) {
+  const Problem p = decode_problem(shape, page_size);
+  const unsigned needed =
+      (shape->e4m3 ? CACHE_E4M3 : CACHE_16_BIT) | (page_size > 0 ? CACHE_PAGES : 0);
+  if ((step_caches() & needed) != needed) return "the step does not take such a cache";
+  if (step.supports != NULL && !step.supports(&p, why, sizeof why)) return why;
+  *workspace = step.workspace_bytes == NULL ? 0 : step.workspace_bytes(&p);
+  *schedule = step.schedule_bytes == NULL ? 0 : step.schedule_bytes(&p);
+  return NULL;
+}
+
+/** Enqueues the schedule of these lengths, if the step has one. */
+EXPORTED const char *step_schedule(const Shape *shape, int page_size,
+                                   const DecodeTensors *tensors) {
+  const Problem p = decode_problem(shape, page_size);
+  return step.schedule == NULL ? NULL : sentence(step.schedule(&p, tensors, NULL));
+}
+
+/** Enqueues a decode pass. */
+EXPORTED const char *step_decode(const Shape *shape, int page_size, const DecodeTensors *tensors) {
+  const Problem p = decode_problem(shape, page_size);
+  return sentence(step.decode(&p, tensors, NULL));
+}
+
+/** Makes a CUDA graph of a decode pass. */
+EXPORTED const char *step_graph(const Shape *shape, int page_size, const DecodeTensors *tensors,
+                                cudaGraphExec_t *made) {
+  const Problem p = decode_problem(shape, page_size);
+  return sentence(make_decode_graph(&p, tensors, made));
+}
+
+/** Enqueues a replay of such a graph. */
+EXPORTED const char *device_replay(cudaGraphExec_t graph) {
+  return sentence(cudaGraphLaunch(graph, NULL));
+}
+
+EXPORTED const char *device_free_graph(cudaGraphExec_t graph) {
+  return sentence(cudaGraphExecDestroy(graph));
+}
+
+/** Enqueues a kernel that only reads so many bytes of each of two tensors. */
+EXPORTED const char *device_read(const void *first, const void *second, size_t bytes) {
+  return sentence(launch_reads(first, second, bytes, NULL));
+}
+
+/** Enqueues an empty kernel. */
+EXPORTED const char *device_do_nothing(void) {
+  return sentence(launch_empty(NULL));
 }
 
 /* --- The device: memory of one library serves all of them ------------------------------------ */

@@ -100,6 +100,19 @@ class BackwardTensors(ctypes.Structure):
     ]
 
 
+class DecodeTensors(ctypes.Structure):
+    """DecodeTensors in decode.h: addresses on the device."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "lengths", "page_table")),
+        ("page_table_stride", ctypes.c_int),
+        *((name, ctypes.c_void_p) for name in ("k_scales", "v_scales", "o", "lse", "workspace", "schedule")),
+    ]
+
+
+# Bits of Step::caches (attention.h).
+CACHE_16_BIT, CACHE_E4M3, CACHE_PAGES = 1, 2, 4
+
 # The names of Ceiling (attention.h) in records.
 CEILINGS = ("device memory copy", "fp32 FFMA", "mma.sync", "wgmma", "wgmma e4m3")
 
@@ -111,7 +124,7 @@ class StepLibrary:
         self.path, self.name = path, path.stem.removeprefix("lib")
         self.library = ctypes.CDLL(str(path))
         shape, mask, address = (ctypes.POINTER(_CShape), ctypes.POINTER(BlockMask), ctypes.c_void_p)
-        backward = ctypes.POINTER(BackwardTensors)
+        backward, decode = ctypes.POINTER(BackwardTensors), ctypes.POINTER(DecodeTensors)
         size, number = ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_int)
         for name, types in {
             "step_describe": [shape, mask, number, number],
@@ -119,12 +132,20 @@ class StepLibrary:
             "step_workspace": [shape, ctypes.c_size_t, size],
             "step_forward": [shape, mask, address, address, ctypes.c_size_t, *9 * [address]],
             "step_backward": [shape, backward, ctypes.c_size_t, address],
+            "step_decode_bytes": [shape, ctypes.c_int, size, size],
+            "step_schedule": [shape, ctypes.c_int, decode],
+            "step_decode": [shape, ctypes.c_int, decode],
+            "step_graph": [shape, ctypes.c_int, decode, ctypes.POINTER(address)],
         }.items():
-            if function := getattr(self.library, name, None):  # older builds have no step_describe
+            if function := getattr(self.library, name, None):  # older builds lack some of them
                 function.argtypes, function.restype = types, ctypes.c_char_p
         self.takes_block_masks, self.takes_spans, self.takes_e4m3, self.is_backward = map(
             self._says, ("takes_block_masks", "takes_spans", "takes_e4m3", "is_backward")
         )
+
+        caches = getattr(self.library, "step_caches", None)
+        self.caches: int = caches() if caches else 0  # 0: it is no decode step
+        self.kind = "backward" if self.is_backward else "decode" if self.caches else "forward"
 
     def _says(self, what: str) -> bool:
         if function := getattr(self.library, f"step_{what}", None):  # older builds have none
@@ -180,10 +201,45 @@ class StepLibrary:
         """Enqueues a backward pass."""
         _raise(self.library.step_backward(shape.as_c(), tensors, workspace_bytes, None))
 
+    def decode_bytes(self, shape: Shape, page_size: int) -> tuple[int, int]:
+        """The bytes of the workspace of a decode pass, which must be 0 at first, and of its schedule."""
+        sizes = ctypes.c_size_t(), ctypes.c_size_t()
+        _raise(self.library.step_decode_bytes(shape.as_c(), page_size, *map(ctypes.byref, sizes)))
+        return sizes[0].value, sizes[1].value
+
+    def schedule(self, shape: Shape, page_size: int, tensors: DecodeTensors) -> None:
+        """Enqueues what a batch of lengths needs once."""
+        _raise(self.library.step_schedule(shape.as_c(), page_size, tensors))
+
+    def decode(self, shape: Shape, page_size: int, tensors: DecodeTensors) -> None:
+        """Enqueues a decode pass."""
+        _raise(self.library.step_decode(shape.as_c(), page_size, tensors))
+
+    def graph(self, shape: Shape, page_size: int, tensors: DecodeTensors) -> "Graph":
+        """A CUDA graph of a decode pass."""
+        made = ctypes.c_void_p()
+        _raise(self.library.step_graph(shape.as_c(), page_size, tensors, ctypes.byref(made)))
+        return Graph(self.library, made)
+
 
 def _raise(why: bytes | None) -> None:
     if why is not None:
         raise ValueError(why.decode())
+
+
+class Graph:
+    """A graph of a step's library; a call enqueues a replay."""
+
+    def __init__(self, library: ctypes.CDLL, made: ctypes.c_void_p) -> None:
+        self._library, self._made = library, made
+        for name in ("device_replay", "device_free_graph"):
+            getattr(library, name).restype = ctypes.c_char_p
+
+    def __call__(self) -> None:
+        _raise(self._library.device_replay(self._made))
+
+    def __del__(self) -> None:
+        self._library.device_free_graph(self._made)
 
 
 class DeviceError(Exception):
@@ -207,10 +263,10 @@ class Memory:
             with contextlib.suppress(DeviceError):
                 self._device.call("device_free", ctypes.c_void_p(self.address))
 
-    def upload(self, array: np.ndarray) -> "Memory":
+    def upload(self, array: np.ndarray, offset: int = 0) -> "Memory":
         self._device.call(
             "device_copy",
-            ctypes.c_void_p(self.address),
+            ctypes.c_void_p(self.address + offset),
             ctypes.c_void_p(array.ctypes.data),
             ctypes.c_size_t(array.nbytes),
         )
@@ -257,6 +313,14 @@ class Device:
 
     def synchronize(self) -> None:
         self.call("device_synchronize")
+
+    def read(self, first: "Memory", second: "Memory", size: int) -> None:
+        """Enqueues a kernel that only reads so many bytes of each."""
+        self.call("device_read", *map(ctypes.c_void_p, (first.address, second.address)), ctypes.c_size_t(size))
+
+    def do_nothing(self) -> None:
+        """Enqueues an empty kernel."""
+        self.call("device_do_nothing")
 
     def address(self) -> str:
         """The PCI address, by which nvidia-smi knows the GPU; empty on the CPU backend."""

@@ -17,13 +17,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from plots.figures import walk
+from plots.figures.decode import DecodeResults, decode_speed
 from plots.figures.records import Results, load
 from plots.sections import with_lines, with_section
 from plots.tools.lab import Report, human, report_of
 from tests.lib.programs import REPOSITORY, Program, read_records
 from tests.lib.steps import every_step, facts, source_of
 
-SHAPES = ("-n 256 -d 64", "-n 256 -d 256")  # the second for steps that take no other
+# With the head dimension: the second for steps that take no other, the third for decode steps.
+SHAPES = {"-n 256 -d 64": 64, "-n 256 -d 256": 256, "-H 8 -G 2 -k 1024 -d 64": 64}
+DECODE_SHAPE = list(SHAPES)[2]
 SEQLEN, HEAD_DIMS, MASKS = 4096, (64, 128, 256), ("full", "causal")
 SHARED = {
     "shared_load": "loads",
@@ -249,8 +252,9 @@ def lab(reports: dict[str, Report], step: str, before: str, shape: str) -> list[
     head = ["", *(f"step {name.removeprefix('step')}" for name in names)]
     return [
         "",
-        f"The lab counts on the CPU backend, `./{step} {shape} --report` (one batch entry, "
-        "two heads; counts that are 0 are left out). It counts what a kernel requests, and has no caches:",
+        f"The lab counts on the CPU backend, `./{step} {shape} --report` (one batch entry"
+        f"{', two heads' * (shape != DECODE_SHAPE)}; counts that are 0 are left out). It counts what a kernel "
+        "requests, and has no caches:",
         "",
         *grid(head, [row for row in rows if set(row[1:]) - zeros]),
     ]
@@ -412,6 +416,7 @@ def options(programs: Path) -> str:
 def main() -> int:
     results, docs, programs = load(Path(sys.argv[1])), Path(sys.argv[2]), Path(sys.argv[3])
     results_of = {"forward": results, "backward": load(Path(sys.argv[1]).parent / "backward")}
+    decode_results = DecodeResults(Path(sys.argv[1]).parent / "decode")
     for page in docs.rglob("*.md"):
         page.write_text(with_lines(page))
     for page in docs.glob("f[0-9]*.md"):
@@ -424,8 +429,9 @@ def main() -> int:
                 step: report_of(program, step, shape, Path(scratch))
                 for step in steps
                 if (program := Program(step, programs)).takes(head_dim)
+                and (source_of(step).kind == "decode") == (shape == DECODE_SHAPE)
             }
-            for shape, head_dim in zip(SHAPES, (64, 256), strict=True)
+            for shape, head_dim in SHAPES.items()
         }
     for step in steps:
         before = source_of(step).after
@@ -434,15 +440,13 @@ def main() -> int:
             print(f"pages: {page} is not written yet")
             continue
         shape = next(shape for shape in SHAPES if step in reports[shape])
-        own = results_of[source_of(step).kind]
-        content = "\n".join(
-            [
-                *speed(own, step, before),
-                *masked(own, step),
-                *roofline(own, step),
-                *lab(reports[shape], step, before, shape),
-            ]
-        )
+        counted = lab(reports[shape], step, before, shape)
+        if shape == DECODE_SHAPE:
+            lines = [*decode_speed(decode_results, step, before), *counted]
+        else:
+            own = results_of[source_of(step).kind]
+            lines = [*speed(own, step, before), *masked(own, step), *roofline(own, step), *counted]
+        content = "\n".join(lines)
         page.write_text(with_section(page.read_text(), "numbers", WRITER, content))
     for name, section, content in (
         ("options", "options", options(programs)),

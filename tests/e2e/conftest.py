@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib.kinds import EACH_KIND, MASK_STEPS
-from tests.lib.programs import BACKEND, GRADIENT_SEED, MASK_SEED, PAIRWISE_SEED, REPOSITORY, Program
+from tests.lib.programs import BACKEND, DECODE_SEED, GRADIENT_SEED, MASK_SEED, PAIRWISE_SEED, REPOSITORY, Program
 from tests.lib.source_tree import SourceTree
 from tests.lib.steps import step_names
 
@@ -25,7 +25,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header() -> str:
     return (
         f"backend {BACKEND}, combinations drawn with PAIRWISE_SEED={PAIRWISE_SEED}, "
-        f"masks with MASK_SEED={MASK_SEED}, gradients with GRADIENT_SEED={GRADIENT_SEED}"
+        f"masks with MASK_SEED={MASK_SEED}, gradients with GRADIENT_SEED={GRADIENT_SEED}, "
+        f"decode problems with DECODE_SEED={DECODE_SEED}"
     )
 
 

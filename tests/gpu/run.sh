@@ -41,7 +41,7 @@ sanitize_all() {
     # Without racecheck, which has a false alarm there: README.md says why.
     "$program" --info --json - 2>/dev/null | grep -q '"workspace_zero": true' && several=(64 128 256) || several=()
     for d in "${several[@]}"; do
-      "$program" --info -d "$d" >/dev/null 2>&1 || continue
+      "$program" --info -n 130 -d "$d" >/dev/null 2>&1 || continue
       for tool in memcheck initcheck synccheck; do
         echo "sanitize $tool $program -b 2 -H 96 -n 130 -k 90 -m causal -d $d --repeat 0 --check all"
       done

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "block_mask.h"
+#include "decode.h"
 #include "float16.h"
 #include "float8.h"
 #include "host/base/error.h"
@@ -72,8 +73,12 @@ static int rows_of(const Problem *p, int tensor) {
   return tensor == Q || tensor == O ? p->q_len : p->kv_len;
 }
 
+static Dtype dtype_of(const Problem *p, int tensor) {
+  return tensor == O ? p->o_dtype : tensor == K || tensor == V ? cache_dtype(p) : p->dtype;
+}
+
 static int element_bytes(const Problem *p, int tensor) {
-  return tensor != O && p->dtype == DTYPE_E4M3 ? 1 : 2;
+  return dtype_of(p, tensor) == DTYPE_E4M3 ? 1 : 2;
 }
 
 static int64_t row_count(const Problem *p, int tensor) {
@@ -112,11 +117,11 @@ static Place place_in_one(Problem *p, int tensor, int64_t offset) {
   return place;
 }
 
-static uint16_t value_of(const Problem *p, int stream, int64_t index) {
+static uint16_t value_of(Dtype dtype, int stream, int64_t index) {
   const double x = random_normal(1, (uint32_t)stream, (uint64_t)index);
-  return p->dtype == DTYPE_E4M3   ? double_to_e4m3_bits(x)
-         : p->dtype == DTYPE_FP16 ? double_to_half_bits(x)
-                                  : double_to_bf16_bits(x);
+  return dtype == DTYPE_E4M3   ? double_to_e4m3_bits(x)
+         : dtype == DTYPE_FP16 ? double_to_half_bits(x)
+                               : double_to_bf16_bits(x);
 }
 
 /** Writes the numbers of a tensor; a number depends on the stream and the element's index alone. */
@@ -126,7 +131,7 @@ static void fill(Problem *p, int tensor, int stream, char *base) {
   char *row = host_memory(row_bytes);
   for (int64_t i = 0; i < row_count(p, tensor); i++) {
     for (int d = 0; d < p->head_dim; d++) { /* the lower byte comes first */
-      const uint16_t bits = value_of(p, stream, i * p->head_dim + d);
+      const uint16_t bits = value_of(dtype_of(p, tensor), stream, i * p->head_dim + d);
       memcpy(row + d * bytes, &bits, (size_t)bytes);
     }
     require(cudaMemcpy(base + row_offset(p, tensor, i), row, row_bytes, cudaMemcpyHostToDevice),
@@ -154,7 +159,7 @@ static bool collect(Problem *p, int tensor, const Place *place, uint16_t *values
 }
 
 /** Two allocations, each for one head of K or V. */
-static void place_heads_apart(Problem *p, Place places[TENSORS]) {
+static inline void place_heads_apart(Problem *p, Place places[TENSORS]) {
   const int element = element_bytes(p, K);
   const size_t bytes = (size_t)(p->kv_len * p->head_dim * element);
   for (int head = 0; head < 2; head++) {
@@ -171,7 +176,7 @@ static void place_heads_apart(Problem *p, Place places[TENSORS]) {
 }
 
 /** Gives each tensor of rows and slots its own strides, also between slots. */
-static void spread_mask(HostBlockMask *blocks) {
+static inline void spread_mask(HostBlockMask *blocks) {
   BlockMask *m = &blocks->mask;
   int64_t *const strides[] = {m->num_strides, m->index_strides, m->type_strides,
                               m->partial_strides};

@@ -15,6 +15,7 @@ BACKEND = os.environ.get("BACKEND", "cpu")
 PAIRWISE_SEED = int(os.environ.get("PAIRWISE_SEED", "20"))
 MASK_SEED = int(os.environ.get("MASK_SEED", "20"))
 GRADIENT_SEED = int(os.environ.get("GRADIENT_SEED", "20"))
+DECODE_SEED = int(os.environ.get("DECODE_SEED", "20"))
 STEP_DIR = Path(os.environ.get("STEP_DIR", REPOSITORY / "build" / "cpu"))
 
 RIGHT, WRONG, USAGE, DEVICE, NO_GPU = 0, 1, 2, 3, 77

@@ -19,7 +19,7 @@ def every_step() -> list[str]:
 
 
 def step_names(kind: str = "forward") -> list[str]:
-    """Those of a kind, forward or backward."""
+    """Those of a kind: forward, backward or decode."""
     return [name for name in every_step() if source_of(name).kind == kind]
 
 
@@ -32,7 +32,7 @@ class Source:
     idea: str = ""
     after: str = ""  # the step that it builds on
     block_masks: bool = False  # it takes them
-    kind: str = "forward"  # or backward
+    kind: str = "forward"  # or backward, or decode
     opens_chapter: bool = False  # as its header says
     nondeterministic: bool = False
 
@@ -54,7 +54,7 @@ def source_of(step: str) -> Source:
         literal("idea"),
         literal("after"),
         "\n    .block_masks =" in text,
-        "backward" if "\n    .backward =" in text else "forward",
+        next((kind for kind in ("backward", "decode") if f"\n    .{kind} =" in text), "forward"),
         "opens a chapter" in text,
         "\n    .nondeterministic = true" in text,
     )

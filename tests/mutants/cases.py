@@ -315,6 +315,36 @@ E4M3 = [
 ]
 
 
+# Edges of tiles, parts and rows of a group; an empty cache; queries without keys; scores that later keys exceed by far.
+DECODE = [
+    "-b 1 -H 2 -k 1 -d 64",
+    "-b 3 -H 8 -G 2 --lengths 0,65,16 -d 64 --layout bnhd",
+    "-b 2 -H 3 -G 1 --lengths 300,33 -k 400 -d 64",
+    "-b 1 -H 16 -G 1 -k 129 -d 64 --scale 1",
+    "-b 2 -H 8 -G 4 -n 4 --lengths 3,150 -d 64",
+    "-b 2 -H 10 -G 2 -n 3 --lengths 257,64 -d 64 -m window:20",
+    "-b 1 -H 4 -G 2 -n 16 -k 90 -d 64 -m window:64 --layout bnhd",
+    "-b 2 -H 6 -G 2 -n 2 --lengths 1,200 -d 64 -m full",
+    "-b 1 -H 4 -G 4 -k 2500 -d 64 --scale 0.8",
+    "-b 1 -H 8 -G 1 -n 2 -k 1030 -d 64",
+    "-b 5 -H 4 -G 1 --lengths 700,1,0,31,128 -d 64",
+    "-b 40 -H 2 -G 1 --lengths 0-90 -d 64",
+    "-b 1 -H 1 -k 300 -d 64 -i sink",
+]
+DECODE_PAGES = [
+    "-b 2 -H 4 -G 2 --lengths 16,49 -d 64 --page-size 16",
+    "-b 3 -H 8 -G 2 --lengths 0,300,31 -d 64 --page-size 32",
+    "-b 1 -H 16 -G 1 -k 200 -d 64 --page-size 64",
+    "-b 2 -H 8 -G 4 --lengths 700,256 -d 64 --page-size 256",
+    "-b 2 -H 8 -G 2 -n 4 --lengths 3,90 -d 64 --page-size 16 -m window:40",
+]
+DECODE_E4M3 = [
+    "-b 3 -H 8 -G 2 --lengths 0,257,15 -d 64 --kv-dtype e4m3",
+    "-b 2 -H 4 -G 2 -n 4 --lengths 3,200 -d 64 --kv-dtype e4m3 --layout bnhd -i outlier",
+    "-b 1 -H 2 -G 1 -k 1100 -d 64 --kv-dtype e4m3",
+]
+
+
 def takes(line: str, head_dims: Container[int]) -> bool:
     """A line with files has no head dimension."""
     found = re.search(r" -d (\d+)", line)
@@ -330,6 +360,8 @@ def write_cases(facts: dict, head_dims: Sequence[int], directory: Path) -> list[
     step, scalar = facts["step"], facts["needs_compute_capability"] is None
     if facts["kind"] == "backward":
         return write_backward_cases(facts, directory, scalar)
+    if facts["kind"] == "decode":
+        return write_decode_cases(facts, directory)
     hopper, persistent = facts["needs_compute_capability"] == 90, facts["workspace_zero"]
     # NaN where the causal mask excludes it: the scalar steps read no masked key, the others none in
     # a tile that is masked for all their queries.
@@ -398,6 +430,23 @@ def write_cases(facts: dict, head_dims: Sequence[int], directory: Path) -> list[
         path = directory / f"{step}_{i}.cases"
         path.write_text("\n".join(taken) + "\n")
         files += [(path, environment)] * bool(taken)
+    return files
+
+
+def write_decode_cases(facts: dict, directory: Path) -> list[tuple[Path, dict[str, str]]]:
+    """The same for a decode step; some it may refuse."""
+    lines = DECODE if facts["kv_dtypes"] != ["e4m3"] else []
+    lines = (
+        lines + (DECODE_PAGES if facts["page_sizes"] else []) + (DECODE_E4M3 if "e4m3" in facts["kv_dtypes"] else [])
+    )
+    runs = [({}, lines)]
+    if facts["workspace_zero"] or len(facts["launches"]) == 1:  # blocks that wait for others, in another order
+        runs += [({"SIMT_THREADS": "2", "SIMT_ORDER": f"random:{seed}"}, lines[8:11]) for seed in (1, 2)]
+    files = []
+    for i, (environment, these) in enumerate(runs):
+        path = directory / f"{facts['step']}_{i}.cases"
+        path.write_text("\n".join(these) + "\n")
+        files.append((path, environment))
     return files
 
 

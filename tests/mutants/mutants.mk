@@ -8,11 +8,12 @@ MUTANT_OPTIONS = $(STEP:%=--step=step%) $(if $(ONLY),--only='$(ONLY)') $(SAMPLE:
 	$(if $(SUMMARY),--summary=$(SUMMARY))
 
 mutants: $(REWRITER) $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS) $(BUILD)/tests/step_under_test.o \
-    $(FORWARD_OBJECT) $(MASKED_FORWARD_OBJECT)
+    $(BUILD)/tests/decode_under_test.o $(FORWARD_OBJECT) $(MASKED_FORWARD_OBJECT)
 	@test "$(BACKEND)" = cpu || { echo "make mutants: needs BACKEND=cpu"; exit 1; }
 	$(needs_packages)
 	@COMMIT="$(COMMIT)" JOBS=$(MUTANT_JOBS) REWRITE=$(REWRITER) LINK="$(LINK) $(LINK_FLAGS)" \
 	  COMPILE="$(CXX) $(SIMT_FLAGS) $(CHECKING)" MAIN_OBJECT=$(BUILD)/host/main.o \
 	  UNDER_TEST_OBJECT=$(BUILD)/tests/step_under_test.o \
-	  OBJECTS="$(filter-out %/main.o %/step_under_test.o,$(filter %.o,$^))" \
+	  DECODE_UNDER_TEST_OBJECT=$(BUILD)/tests/decode_under_test.o \
+	  OBJECTS="$(filter-out %/main.o %_under_test.o,$(filter %.o,$^))" \
 	  nice $(PYTHON) -m tests.mutants.run $(MUTANTS) $(MUTANT_OPTIONS)

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -18,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.lib.steps import facts, inherited
+from tests.lib.steps import facts, inherited, source_of
 from tests.mutants import score
 from tests.mutants.cases import write_cases
 from tests.mutants.enumerate_mutants import Mutant, assigned_mutants, mutants_of, step_file, steps_of
@@ -49,21 +50,36 @@ def sources_hash(step: str) -> str:
     included(ROOT / step_file(ROOT, step), sources)
     backend = [path for path in sorted((ROOT / "common/simt").rglob("*")) if path.suffix in (".cuh", ".c", ".h", ".S")]
     tools = [Path(__file__).with_name(name) for name in ("judge.py", "workspace.py")]
-    called = [ROOT / "tests/lib" / name for name in ("step_under_test.c", "place_tensors.h", "limits.py")]
+    names = ("step_under_test.c", "decode_under_test.c", "place_tensors.h", "limits.py")
+    called = [ROOT / "tests/lib" / name for name in names]
     return hash_of(b"".join(path.read_bytes() for path in [*sources, *backend, *tools, *called]))
 
 
 def runs_and_trials(step: str, directory: Path, tools: Tools) -> tuple[list, list[str]]:
-    """The runs of a mutant of the step, and the trials of step_under_test.c."""
+    """The runs of a mutant of the step, and the trials of step_under_test.c or decode_under_test.c."""
     workspace, settings = Workspace(ROOT, directory / step, tools), inherited(step, "mutants")
-    known = facts(workspace.link(workspace.build(step, None), tools.main))
+    program = workspace.link(workspace.build(step, None), tools.main)
+    known = facts(program)
     runs = write_cases(known, settings.get("head_dims", HEAD_DIMS), directory / "cases")
+    if known["kind"] == "decode":
+        for cases, _ in runs:
+            leave_out_refused(program, cases)
+        return runs, ["padded", "guarded"]
     if known["head_dims"] == [256]:
         return runs, ["wide"]  # the other trials have smaller head dimensions
     trials = ["padded"]
     if known["needs_compute_capability"] is None:
         trials += ["ragged", "strides", "pointers"]
     return runs, trials + ["l2"] * known["workspace_zero"]
+
+
+def leave_out_refused(program: Path, cases: Path) -> None:
+    """A decode step need not take every form of a problem."""
+
+    def taken(line: str) -> bool:
+        return subprocess.run([program, "--info", *line.split()], capture_output=True, check=False).returncode == 0
+
+    cases.write_text("".join(f"{line}\n" for line in cases.read_text().splitlines() if taken(line)))
 
 
 def verdict_on(
@@ -75,7 +91,11 @@ def verdict_on(
         verdict = judge_all(program, runs)
         if verdict.how != SURVIVED:
             return verdict
-        program = workspace.link(workspace.build(step, mutant, called=True), tools.under_test, WRAP)
+        target = workspace.build(step, mutant, called=True)
+        if source_of(step).kind == "decode":
+            program = workspace.link(target, tools.decode_under_test)
+        else:
+            program = workspace.link(target, tools.under_test, WRAP)
         return judge_called(program, trials)
     except DoesNotCompile as error:
         return Verdict(NOT_COMPILING, str(error).partition("error: ")[2].partition("\n")[0])

@@ -30,6 +30,7 @@ class Tools:
     objects: tuple[str, ...]  # of a program, without the step and without main
     main: str
     under_test: str  # the main of step_under_test.c
+    decode_under_test: str  # the same for decode steps
     jobs: int  # mutants at a time
 
     @staticmethod
@@ -41,6 +42,7 @@ class Tools:
             tuple(os.environ["OBJECTS"].split()),
             os.environ["MAIN_OBJECT"],
             os.environ["UNDER_TEST_OBJECT"],
+            os.environ["DECODE_UNDER_TEST_OBJECT"],
             int(os.environ.get("JOBS") or os.cpu_count()),
         )
 

@@ -89,7 +89,7 @@ $(UNIT)/simt/simt_many_tiles: $(call step_object,$(call first_with,block_masks))
 
 # Whole programs, with the host code under the sanitizers: a step of each kind that it treats in another way.
 # tests/e2e looks for wrong answers and findings of every step.
-SANITIZED := $(sort $(firstword $(STEPS)) $(foreach field,block_masks workspace_zero takes_spans fp8 backward,$(call first_with,$(field))))
+SANITIZED := $(sort $(firstword $(STEPS)) $(foreach field,block_masks workspace_zero takes_spans fp8 backward decode,$(call first_with,$(field))))
 $(SANITIZED:%=$(UNIT)/%): $(UNIT)/%: $$(call step_object,$$*) $$(call checked_object,$$*) $$(call forward_object,$$*) $(UNIT)/host/main.o \
     $(UNIT)/libhost.a $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program,$(SANITIZE))
@@ -115,7 +115,7 @@ $(UNIT_TESTS:%=%.run): %.run: % $(REWRITER)
 
 $(SANITIZED_STEPS:%=%.run): %.run: %
 	@$(call run_logged,tests/check_steps.sh $< && \
-	  $< -n 70 -k 129 -m causal $$(for o in "-d 128" "-t bf16"; do $< --info $$o >/dev/null 2>&1 && echo $$o; done) \
+	  $< $$(if $< --info -n 70 >/dev/null 2>&1; then echo '-n 70'; else echo '-n 7'; fi) -k 129 -m causal $$(for o in "-d 128" "-t bf16"; do $< --info $$o >/dev/null 2>&1 && echo $$o; done) \
 	  --check all --report)
 
 # All of them, even if one fails.

@@ -41,10 +41,10 @@ static bool scan_inputs(const Problem *p, const HostInputs *inputs, int64_t *fir
       bad +=
           count_not_finite(p->dtype, inputs->q, &p->q_strides, b, h, p->q_len, p->head_dim, NULL);
       if (h >= p->kv_heads) continue;
-      bad +=
-          count_not_finite(p->dtype, inputs->k, &p->k_strides, b, h, p->kv_len, p->head_dim, NULL);
-      bad += count_not_finite(p->dtype, inputs->v, &p->v_strides, b, h, p->kv_len, p->head_dim,
-                              &first_bad[(int64_t)b * p->kv_heads + h]);
+      bad += count_not_finite(cache_dtype(p), inputs->k, &p->k_strides, b, h, p->kv_len,
+                              p->head_dim, NULL);
+      bad += count_not_finite(cache_dtype(p), inputs->v, &p->v_strides, b, h, p->kv_len,
+                              p->head_dim, &first_bad[(int64_t)b * p->kv_heads + h]);
     }
   }
   return bad == 0;

@@ -5,6 +5,7 @@
  */
 #include <math.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,7 +73,7 @@ static double score(const Judgement *j, const Attention *a, int64_t key) {
     const int other = a->pair == NULL ? d : a->pair[d];
     if (other < 0 || other >= p->head_dim) continue;
     sum += (double)element_value(p->dtype, q[a->pair_of_k ? d : other]) *
-           element_value(p->dtype, k[a->pair_of_k ? other : d]);
+           element_value(cache_dtype(p), k[a->pair_of_k ? other : d]);
   }
   return sum * p->scale * scale_of(p, j->inputs->q_scales, row.batch, kv_head_of(p, row.head)) *
          scale_of(p, j->inputs->k_scales, row.batch, a->kv_head);
@@ -84,7 +85,7 @@ static void add_value(const Judgement *j, const Attention *a, double prob, int64
   const Problem *p = j->problem;
   const uint16_t *v = j->inputs->v + row_offset(&p->v_strides, a->row.batch, a->kv_head, key);
   prob *= scale_of(p, j->inputs->v_scales, a->row.batch, a->kv_head);
-  for (int d = 0; d < p->head_dim; ++d) sum[d] += prob * element_value(p->dtype, v[d]);
+  for (int d = 0; d < p->head_dim; ++d) sum[d] += prob * element_value(cache_dtype(p), v[d]);
 }
 
 /* Attention of a->row over a->spans of a->kv_head; fills the other fields. */
@@ -121,38 +122,61 @@ static void exchange(const Attention *a, const double *part, const double *other
   for (int d = 0; d < MAX_HEAD_DIM; ++d) result[d] = a->total[d] - part[d] + other[d];
 }
 
+/* Names a key: with its page, if it is in one. */
+static const char *key_name(const Case *c, const Attention *a, int64_t key, char name[80]) {
+  const Cache *cache = c->judgement->inputs->cache;
+  const int page_size = c->judgement->problem->page_size;
+  int used = snprintf(name, 80, "key %lld", (long long)key);
+  if (cache == NULL) return name;
+  const int64_t index = (int64_t)a->row.batch * cache->table_stride + key / page_size;
+  snprintf(name + used, 80 - (size_t)used, ", in page %lld, number %d of the cache,",
+           (long long)(key / page_size), cache->page_table[index]);
+  return name;
+}
+
 static void try_lost_keys(Case *c, const Attention *a) {
+  char name[80];
   for (int64_t key = 0; key < a->end; ++key) {
     double rest[MAX_HEAD_DIM];
     if (a->p[key] == 0) continue;
     memcpy(rest, a->total, sizeof rest);
     add_value(c->judgement, a, -a->p[key], key, rest);
-    explain(c, a->max, rest, a->sum - a->p[key], "key %lld is missing", (long long)key);
+    explain(c, a->max, rest, a->sum - a->p[key], "%s is missing", key_name(c, a, key, name));
   }
 }
 
+/* Keys that a kernel works on together: a key/value tile, or a page of a cache. */
+typedef struct Unit {
+  const char *name, *noun;
+  int keys;
+} Unit;
+
 /* Tries K or V of the tile `shift` keys away in place of the tile of keys [first, last). */
-static void try_stale_tile(Case *c, const Attention *a, const double *part, double part_sum,
-                           int64_t first, int64_t last, int64_t shift) {
+static void try_stale_tile(Case *c, const Attention *a, Unit unit, const double *part,
+                           double part_sum, int64_t first, int64_t last, int64_t shift) {
   const Judgement *j = c->judgement;
-  double stale_v[MAX_HEAD_DIM] = {0}, stale_k[MAX_HEAD_DIM] = {0}, result[MAX_HEAD_DIM];
+  double stale_v[MAX_HEAD_DIM] = {0}, stale_k[MAX_HEAD_DIM] = {0}, both[MAX_HEAD_DIM] = {0};
+  double result[MAX_HEAD_DIM];
   double stale_k_sum = 0;
-  if (first + shift < 0 || last + shift > j->problem->kv_len) return;
+  if (first + shift < 0 || last + shift > mask_keys(j->inputs->mask, a->row.batch)) return;
   for (int64_t key = first; key < last; ++key) {
     if (a->p[key] == 0) continue; /* masked */
     const double p = exp(score(j, a, key + shift) - a->max);
     stale_k_sum += p;
     add_value(j, a, p, key, stale_k);
+    add_value(j, a, p, key + shift, both);
     add_value(j, a, a->p[key], key + shift, stale_v);
   }
-  const int tile = j->tiles->block_n;
+  const long long is = (first + shift) / unit.keys, should = first / unit.keys;
   exchange(a, part, stale_v, result);
-  explain(c, a->max, result, a->sum, "V of key/value tile %lld is stale: it is that of tile %lld",
-          (long long)(first / tile), (long long)((first + shift) / tile));
+  explain(c, a->max, result, a->sum, "V of %s %lld is stale: it is that of %s %lld", unit.name,
+          should, unit.noun, is);
   exchange(a, part, stale_k, result);
   explain(c, a->max, result, a->sum - part_sum + stale_k_sum,
-          "K of key/value tile %lld is stale: it is that of tile %lld", (long long)(first / tile),
-          (long long)((first + shift) / tile));
+          "K of %s %lld is stale: it is that of %s %lld", unit.name, should, unit.noun, is);
+  exchange(a, part, both, result);
+  explain(c, a->max, result, a->sum - part_sum + stale_k_sum,
+          "K and V of %s %lld are those of %s %lld", unit.name, should, unit.noun, is);
 }
 
 /* Tries a softmax denominator of too few or too many lanes. */
@@ -165,9 +189,9 @@ static void try_factors(Case *c, const Attention *a) {
   }
 }
 
-static void try_tiles(Case *c, const Attention *a) {
+static void try_tiles(Case *c, const Attention *a, Unit unit) {
   static const double nothing[MAX_HEAD_DIM];
-  const int64_t tile = c->judgement->tiles->block_n;
+  const int64_t tile = unit.keys;
   for (int64_t first = 0; first < a->end; first += tile) {
     const int64_t last = first + tile < a->end ? first + tile : a->end;
     double part[MAX_HEAD_DIM] = {0}, rest[MAX_HEAD_DIM], sum = 0;
@@ -177,10 +201,10 @@ static void try_tiles(Case *c, const Attention *a) {
     }
     const long long t = first / tile;
     exchange(a, part, nothing, rest);
-    explain(c, a->max, rest, a->sum - sum, "key/value tile %lld is missing", t);
-    explain(c, a->max, rest, a->sum, "V of key/value tile %lld is missing", t);
+    explain(c, a->max, rest, a->sum - sum, "%s %lld is missing", unit.name, t);
+    explain(c, a->max, rest, a->sum, "V of %s %lld is missing", unit.name, t);
     for (int away = -2; away <= 2; ++away) { /* two stages of a pipeline */
-      if (away != 0) try_stale_tile(c, a, part, sum, first, last, away * tile);
+      if (away != 0) try_stale_tile(c, a, unit, part, sum, first, last, away * tile);
     }
   }
 }
@@ -208,7 +232,8 @@ static void try_rescales(Case *c, const Attention *a) {
 
 /* Tries keys of score 0 and value 0: rows of zeros that are not masked. */
 static void try_zero_keys(Case *c, const Attention *a) {
-  const int64_t tile = c->judgement->tiles->block_n, keys = c->judgement->problem->kv_len;
+  const int64_t tile = c->judgement->tiles->block_n;
+  const int64_t keys = mask_keys(c->judgement->inputs->mask, a->row.batch);
   const int64_t padding = (tile - keys % tile) % tile;
   const double zero = exp(-a->max);
   double total[MAX_HEAD_DIM], sum = a->sum;
@@ -229,15 +254,15 @@ static void try_zero_keys(Case *c, const Attention *a) {
 
 /* Tries other last keys for a row that attends keys 0 to end - 1, as full and causal masks do. */
 static void try_alignments(Case *c, const Attention *a) {
-  const Problem *p = c->judgement->problem;
   const int64_t tile = c->judgement->tiles->block_n;
+  const int length = mask_keys(c->judgement->inputs->mask, a->row.batch);
   const struct {
     int64_t keys;
     const char *text;
   } wrong[] = {
-      {p->kv_len, c->row.q + 1 < p->kv_len
-                      ? "the mask is ignored: all keys are unmasked"
-                      : "all keys are unmasked: no mask, or one aligned to the top left"},
+      {length, c->row.q + 1 < length
+                   ? "the mask is ignored: all keys are unmasked"
+                   : "all keys are unmasked: no mask, or one aligned to the top left"},
       {(int64_t)c->row.q + 1, "the causal mask is aligned to the top left: k <= q"},
       {a->end - 1, "the last key that the mask allows is missing"},
       {a->end + 1, "one key more than the mask allows is unmasked"},
@@ -248,9 +273,25 @@ static void try_alignments(Case *c, const Attention *a) {
   Attention other = *a;
   other.spans = &span;
   for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
-    if (wrong[i].keys < 1 || wrong[i].keys > p->kv_len || wrong[i].keys == a->end) continue;
+    if (wrong[i].keys < 1 || wrong[i].keys > length || wrong[i].keys == a->end) continue;
     span.end = (int32_t)wrong[i].keys;
     TRY(c, other, "%s", wrong[i].text);
+  }
+}
+
+/* Tries the lengths of other sequences of a batch, as far as this one has keys. */
+static void try_lengths(Case *c, const Attention *a) {
+  const Mask *mask = c->judgement->inputs->mask;
+  const int length = mask_keys(mask, a->row.batch);
+  Attention other = *a;
+  KeySpan span = a->spans[0];
+  other.spans = &span;
+  for (int b = 0; mask->lengths != NULL && b < mask->batches; ++b) {
+    if (mask->lengths[b] >= length) continue;
+    span.end = a->spans[0].end - (length - mask->lengths[b]);
+    if (span.end <= span.first) continue;
+    TRY(c, other, "the length is %d, that of sequence %d, instead of %d", mask->lengths[b], b,
+        length);
   }
 }
 
@@ -325,9 +366,13 @@ static void explain_row(Case *c, Attention *a) {
   try_factors(c, a);
   try_rescales(c, a);
   try_zero_keys(c, a);
-  try_tiles(c, a);
+  try_tiles(c, a, (Unit){"key/value tile", "tile", c->judgement->tiles->block_n});
+  if (c->judgement->inputs->cache != NULL) {
+    try_tiles(c, a, (Unit){"page", "page", c->judgement->problem->page_size});
+  }
   try_lost_keys(c, a);
   try_alignments(c, a); /* overwrites a->p */
+  try_lengths(c, a);
   try_kv_heads(c, a);
   if (!c->best->lse_agrees) try_columns(c, a); /* many, and slow with many keys */
   try_rows(c, a);                              /* overwrites a->spans */

@@ -206,7 +206,7 @@ static void compute_scores(const Job *job, const Group *group, Workspace *work) 
     const int64_t last = min_int64(first + KEY_BLOCK, group->end_key);
     if (!group_attends(group, work, first, last)) continue;
     for (int64_t key = first; key < last; ++key) {
-      convert_row(problem->dtype, k + key * problem->k_strides.row, scale, problem->head_dim,
+      convert_row(cache_dtype(problem), k + key * problem->k_strides.row, scale, problem->head_dim,
                   work->block + (key - first), KEY_BLOCK);
     }
     const double k_squares =
@@ -270,7 +270,7 @@ static void weigh_values(const Job *job, const Group *group, Workspace *work) {
     const int64_t last = min_int64(first + KEY_BLOCK, group->end_key);
     if (!group_attends(group, work, first, last)) continue;
     for (int64_t key = first; key < last; ++key) {
-      convert_row(problem->dtype, v + key * problem->v_strides.row, scale, dim,
+      convert_row(cache_dtype(problem), v + key * problem->v_strides.row, scale, dim,
                   work->block + (key - first) * dim, 1);
       v_squares[key - first] = finite_squares(work->block + (key - first) * dim, dim);
     }

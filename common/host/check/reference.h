@@ -11,6 +11,7 @@
 #include "attention.h"
 #include "host/base/elements.h"
 #include "host/base/error.h"
+#include "host/io/cache.h"
 #include "host/masks/mask.h"
 
 /** One row of the output. */
@@ -29,12 +30,14 @@ typedef struct ReferenceRule {
   double (*sink)(const Problem *problem, RowIndex row);
 } ReferenceRule;
 
-/** Tensors in host memory: patterns of problem->dtype, 16 bits each, with the problem's strides. */
+/** Tensors in host memory: patterns of problem->dtype, of K and V of cache_dtype(), 16 bits each,
+ * with the problem's strides. */
 typedef struct HostInputs {
   const uint16_t *q, *k, *v;
   const Mask *mask; /**< which keys each query attends, whatever problem->mask says */
   const float *q_scales, *k_scales, *v_scales; /**< as in Tensors; NULL: none */
   ReferenceRule rule;                          /**< no functions: plain attention */
+  const Cache *cache; /**< with pages, whose numbers a diagnosis names; or NULL */
 } HostInputs;
 
 /** A finished row. Pointers are valid during the call only. */

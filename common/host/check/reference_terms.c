@@ -11,7 +11,7 @@ double spread_along(const ReferenceRow *row, const double *direction) {
   double squares = 0, v[MAX_HEAD_DIM];
   for (int i = 0; i < terms->span_count; ++i) {
     for (int64_t key = terms->spans[i].first; key < terms->spans[i].end; ++key) {
-      convert_row(p->dtype, terms->inputs->v + row_offset(&p->v_strides, batch, kv_head, key),
+      convert_row(cache_dtype(p), terms->inputs->v + row_offset(&p->v_strides, batch, kv_head, key),
                   scale, p->head_dim, v, 1);
       double along = 0;
       for (int d = 0; d < p->head_dim; ++d) along += isfinite(v[d]) ? v[d] * direction[d] : 0;

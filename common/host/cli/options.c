@@ -9,13 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "decode.h"
 #include "host/base/values.h"
 #include "host/cli/option_fault.h"
 #include "host/device/device.h"
 #include "host/masks/host_block_mask.h"
-
-/* Kernels round lengths up to whole tiles in 32-bit arithmetic, so they stay well below 2^31. */
-enum { LARGEST_LENGTH = 1 << 30 };
 
 /* The default problem: small enough for the CPU backend, or of a size that suits a GPU. */
 #ifdef SIMT_BACKEND
@@ -35,6 +33,7 @@ enum { LARGEST_LENGTH = 1 << 30 };
 #define DEFAULT_SEED 1
 #define QUOTE(x) #x
 /* This extra macro level makes QUOTE() see the value of a macro and not its name. */
+#define IN_TEXT(value) QUOTE(value)
 #define BY_DEFAULT(value) " (default: " QUOTE(value) ")"
 
 /** The parser's state. */
@@ -43,7 +42,14 @@ typedef struct Parse {
   Error *error;
 } Parse;
 
-typedef enum Needs { NEEDS_NOTHING, NEEDS_FP8, NEEDS_BLOCK_MASKS } Needs;
+typedef enum Needs {
+  NEEDS_NOTHING,
+  NEEDS_FP8,
+  NEEDS_BLOCK_MASKS,
+  NEEDS_DECODE,
+  NEEDS_PAGES,
+  NEEDS_E4M3_CACHE
+} Needs;
 
 /** All that there is to know about an option; a row with `help` alone begins a group of --help. */
 typedef struct Option {
@@ -58,7 +64,7 @@ typedef struct Option {
   const char *const *words; /**< the values, if it takes the first `most` of these */
   Needs needs;              /**< a step without this refuses the option, and --help leaves it out */
   /** In place of `help` for steps of the kind. */
-  const char *fp8_help, *masks_help, *spans_help, *backward_help;
+  const char *fp8_help, *masks_help, *spans_help, *backward_help, *decode_help;
   int flags; /**< for argp */
 } Option;
 
@@ -106,6 +112,38 @@ static bool parse_dtype(const Option *option, const char *text, Options *o, Erro
   if (!step.fp8) return parse_word(option, text, o, error);
   int only;
   return parse_name(option->name, text, &DTYPE_NAMES[DTYPE_E4M3], 1, &only, error);
+}
+
+static bool parse_kv_dtype(const Option *option, const char *text, Options *o, Error *error) {
+  int only;
+  o->kv_dtype = DTYPE_E4M3;
+  return parse_name(option->name, text, &DTYPE_NAMES[DTYPE_E4M3], 1, &only, error);
+}
+
+static bool parse_page_size(const Option *option, const char *text, Options *o, Error *error) {
+  int64_t size;
+  Error unused;
+  o->size_option = option->name;
+  if (!parse_integer("", text, 1, INT32_MAX, &size, &unused) || !is_page_size(size)) {
+    return fail(error, EXIT_USAGE, "--%s %s: must be %s", option->name, text, option->must);
+  }
+  o->page_size = (int)size;
+  return true;
+}
+
+static bool parse_lengths(const Option *option, const char *text, Options *o, Error *error) {
+  o->size_option = option->name;
+  return parse_text(option, text, o, error);
+}
+
+/** A flag that means something on a GPU alone. */
+static bool parse_gpu_flag(const Option *option, const char *text, Options *o, Error *error) {
+#ifdef SIMT_BACKEND
+  (void)text, (void)o;
+  return fail(error, EXIT_USAGE, "--%s: needs a GPU", option->name);
+#else
+  return parse_flag(option, text, o, error);
+#endif
 }
 
 static bool parse_mask_block(const Option *option, const char *text, Options *o, Error *error) {
@@ -177,13 +215,24 @@ static const Option OPTIONS[] = {
     {"kv-heads", 'G', "N", "key/value heads, a divisor of --heads (default: as many)", parse_size,
      FIELD(kv_heads), .most = INT32_MAX},
     {"seqlen", 'n', "N", "query length" BY_DEFAULT(DEFAULT_SEQLEN), parse_size, FIELD(q_len),
-     .most = LARGEST_LENGTH},
+     .most = LARGEST_LENGTH, .decode_help = "new queries of a sequence, 1 to 16 (default: 1)"},
     {"seqlen-kv", 'k', "N", "key/value length (default: as --seqlen)", parse_size, FIELD(kv_len),
-     .most = LARGEST_LENGTH},
+     .most = LARGEST_LENGTH,
+     .decode_help = "longest length of a sequence (default: that of --lengths, or " IN_TEXT(
+         DEFAULT_SEQLEN) ")"},
+    {"lengths", 0, "LIST",
+     "keys of each sequence, the new ones among them: 5,9; or A-B, or log:A-B, drawn by --seed; or "
+     "FILE.npy (default: all as --seqlen-kv)",
+     parse_lengths, FIELD(lengths), .must = "list of lengths", .needs = NEEDS_DECODE},
+    {"page-size", 0, "N",
+     "K and V in pages of 16, 32, 64, 128 or 256 keys, in random order (default: no pages)",
+     parse_page_size, .must = "16, 32, 64, 128 or 256", .needs = NEEDS_PAGES},
     {"head-dim", 'd', "N", "head dimension" BY_DEFAULT(DEFAULT_HEAD_DIM), parse_size,
      FIELD(head_dim), .most = MAX_HEAD_DIM},
     {"dtype", 't', "TYPE", "fp16 or bf16" BY_DEFAULT(fp16), parse_dtype, FIELD(dtype),
      .words = DTYPE_NAMES, .most = 2, .fp8_help = "e4m3"},
+    {"kv-dtype", 0, "TYPE", "of K and V: e4m3 (default: as --dtype, where the step takes that)",
+     parse_kv_dtype, .needs = NEEDS_E4M3_CACHE},
     {"out-dtype", 0, "TYPE", "of O, fp16 or bf16" BY_DEFAULT(fp16), parse_word, FIELD(o_dtype),
      .words = DTYPE_NAMES, .most = 2, .needs = NEEDS_FP8},
     {"scales", 0, "WHAT",
@@ -198,7 +247,10 @@ static const Option OPTIONS[] = {
                    "tensors" BY_DEFAULT(full),
      .spans_help = "full or causal, aligned to the last key, window:W, document:COUNT or "
                    "L1,L2,..., prefix:P, empty, or FILE.npy, if each query attends to one span of "
-                   "keys at most" BY_DEFAULT(full)},
+                   "keys at most" BY_DEFAULT(full),
+     .decode_help =
+         "causal or full, aligned to the last key of a sequence, or window:W, the last W "
+         "keys up to the query's own" BY_DEFAULT(causal)},
     {"mask-block", 0, "QxK",
      "size of the blocks of the mask's picture, up to 16384x16384" BY_DEFAULT(128x128),
      parse_mask_block,
@@ -216,7 +268,9 @@ static const Option OPTIONS[] = {
      "v.npy" BY_DEFAULT(normal),
      parse_input, .must = "normal, outlier, spiky, sink, constant or an existing directory",
      .backward_help = "normal, outlier, spiky, sink, constant, or a directory with q.npy, k.npy, "
-                      "v.npy and do.npy, and perhaps o.npy and lse.npy" BY_DEFAULT(normal)},
+                      "v.npy and do.npy, and perhaps o.npy and lse.npy" BY_DEFAULT(normal),
+     .decode_help = "normal, outlier, spiky, sink, constant, or a directory with q.npy, k.npy, "
+                    "v.npy and lengths.npy, and page_table.npy for pages" BY_DEFAULT(normal)},
     {"seed", 's', "N",
      "of the random inputs; the same seed gives the same bits everywhere" BY_DEFAULT(DEFAULT_SEED),
      parse_random_seed},
@@ -229,6 +283,8 @@ static const Option OPTIONS[] = {
      parse_repeat},
     {"min-time", 0, "SECONDS", "and at least so long (GPU)" BY_DEFAULT(DEFAULT_MIN_TIME),
      parse_number, FIELD(min_time), 0, DBL_MAX, "0 or more"},
+    {"graph", 0, NULL, "also time replays of a CUDA graph of the pass (GPU)", parse_gpu_flag,
+     FIELD(graph), .needs = NEEDS_DECODE},
     {"time-limit", 0, "SECONDS",
      "CPU backend: stop a kernel that takes longer, with exit code 3 (default: no limit)",
      parse_time_limit, FIELD(time_limit), DBL_MIN, 1e9, "greater than 0, at most 1e9"},
@@ -275,6 +331,11 @@ static int key_of(int index) {
 static const char *lack_of(const Option *option) {
   if (option->needs == NEEDS_FP8 && !step.fp8) return "has no inputs in e4m3";
   if (option->needs == NEEDS_BLOCK_MASKS && step.block_masks == NULL) return "takes no block mask";
+  if (option->needs >= NEEDS_DECODE && step.decode == NULL) return "is no decode step";
+  if (option->needs == NEEDS_PAGES && !(step.caches & CACHE_PAGES)) return "takes no pages";
+  if (option->needs == NEEDS_E4M3_CACHE && !(step.caches & CACHE_E4M3)) {
+    return "takes no cache in e4m3";
+  }
   return NULL;
 }
 
@@ -286,9 +347,14 @@ static int default_head_dim(void) {
   return one ? only : DEFAULT_HEAD_DIM;
 }
 
+static bool takes_e4m3_cache_only(void) {
+  return step.decode != NULL && !(step.caches & CACHE_16_BIT);
+}
+
 static const char *help_on(const Option *option) {
   if (option->letter == 'd' && default_head_dim() != DEFAULT_HEAD_DIM) return step.head_dims;
   if (option->fp8_help != NULL && step.fp8) return option->fp8_help;
+  if (option->decode_help != NULL && step.decode != NULL) return option->decode_help;
   if (option->backward_help != NULL && step.backward != NULL) return option->backward_help;
   if (option->masks_help == NULL || step.block_masks == NULL) return option->help;
   if (!step.block_masks->takes_spans) return option->masks_help;
@@ -321,6 +387,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
 #define BACKWARD                                                                                  \
   "Computes dQ, dK and dV, the gradients of O = softmax(scale * Q K^T + mask) V for a given dO, " \
   "checks them against a reference in double precision and, on a GPU, times them.\v"
+#define DECODE                                                                                   \
+  "Computes O = softmax(scale * Q K^T + mask) V for a few new queries at the end of a cache of " \
+  "keys and values, checks it against a reference in double precision and, on a GPU, times it.\v"
 #define EXIT_CODES                                                                           \
   "Exit codes: 0 right, 1 wrong answer, none that can be judged, or a finding of --report, " \
   "2 bad usage, 3 device or output failed, 77 a CUDA build without a GPU."
@@ -337,7 +406,9 @@ static struct argp fill_argp(struct argp_option options[OPTION_COUNT + 1]) {
   return (struct argp){
       .options = options,
       .parser = parse_option,
-      .doc = step.backward != NULL ? BACKWARD EXIT_CODES : FORWARD EXIT_CODES,
+      .doc = step.backward != NULL ? BACKWARD EXIT_CODES
+             : step.decode != NULL ? DECODE EXIT_CODES
+                                   : FORWARD EXIT_CODES,
   };
 }
 
@@ -345,10 +416,11 @@ Options options_default(void) {
   return (Options){
       .batch = DEFAULT_BATCH,
       .q_heads = DEFAULT_HEADS,
-      .q_len = DEFAULT_SEQLEN,
+      .q_len = step.decode != NULL ? 1 : DEFAULT_SEQLEN,
       .head_dim = default_head_dim(),
       .dtype = step.fp8 ? DTYPE_E4M3 : DTYPE_FP16,
-      .mask = "full",
+      .kv_dtype = takes_e4m3_cache_only() ? DTYPE_E4M3 : DTYPE_FP16,
+      .mask = step.decode != NULL ? "causal" : "full",
       .mask_block_q = 128,
       .mask_block_kv = 128,
       .seed = DEFAULT_SEED,
@@ -385,6 +457,10 @@ bool options_parse(int argc, char **argv, Options *options, Error *error) {
   error->text[0] = '\0';
   return argp_parse(&argp, argc, argv, flags, NULL, &parse) == 0 &&
          check_exclusions(options, error);
+}
+
+int options_default_length(void) {
+  return DEFAULT_SEQLEN;
 }
 
 void options_help(FILE *out) {

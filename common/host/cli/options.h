@@ -13,16 +13,23 @@
 #include "host/io/inputs.h"
 #include "host/masks/mask.h"
 
+/** Kernels round lengths up to whole tiles in 32-bit arithmetic, so they stay well below 2^31. */
+enum { LARGEST_LENGTH = 1 << 30 };
+
 /** Order of the dimensions in device memory. */
 typedef enum Layout { LAYOUT_BHND, LAYOUT_BNHD } Layout;
 
 /** The options of one run. Strings point into the argument vector. */
 typedef struct Options {
   int batch, q_heads, q_len, head_dim;
-  int kv_heads, kv_len; /**< 0: as q_heads, q_len */
+  int kv_heads, kv_len; /**< 0: as q_heads, q_len; of a decode step, as its lengths */
   Dtype dtype;
-  Dtype o_dtype; /**< with DTYPE_E4M3 */
-  int one_scale; /**< likewise: 1: one scale for each of Q, K and V; 0: one for each head */
+  Dtype o_dtype;       /**< with DTYPE_E4M3 */
+  int one_scale;       /**< likewise: 1: one scale for each of Q, K and V; 0: one for each head */
+  const char *lengths; /**< of a decode step's sequences, as given; NULL: all are kv_len */
+  int page_size;       /**< of a decode step; 0: no pages */
+  Dtype kv_dtype;      /**< of a decode step: DTYPE_E4M3, or any other: as dtype */
+  bool graph;          /**< of a decode step: also time replays of a CUDA graph */
   const char *mask;
   int mask_block_q, mask_block_kv; /**< block sizes of --draw-mask and of the block mask */
   const char *mask_directory;      /**< where to write the block mask, or NULL */
@@ -55,6 +62,9 @@ Options options_default(void);
  */
 bool options_parse(int argc, char **argv, Options *options, Error *error);
 
+/** The length of sequences where none is named. */
+int options_default_length(void);
+
 /** Prints what --help shows. */
 void options_help(FILE *out);
 
@@ -70,6 +80,7 @@ typedef struct RunRequest {
   Problem problem;
   Mask mask;
   const char *input, *layout; /**< as the command line names them */
+  const char *lengths;        /**< likewise; NULL: all are the longest, or come from files */
   uint64_t seed;
   const ReportRequest *report;
 } RunRequest;
@@ -77,8 +88,9 @@ typedef struct RunRequest {
 /**
  * Derives the request: the problem, with dense strides in the requested layout, and its mask;
  * checks what depends on several options. EXIT_USAGE as above. It refers to the options, which get
- * the sizes of the files that --input names; `inputs` holds what was read of these. On success, the
- * caller frees the mask with mask_free().
+ * the sizes of the files that --input names; `inputs` holds what was read of these, and a decode
+ * step's lengths and pages, to which its mask refers. On success, the caller frees the mask with
+ * mask_free().
  */
 bool options_request(Options *options, RunRequest *request, Inputs *inputs, Error *error);
 

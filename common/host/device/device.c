@@ -26,32 +26,39 @@ bool step_build_choose(bool checking) {
   return true;
 }
 
-static bool upload(const void **pointer, const void *source, size_t bytes, const char *what,
-                   Error *error) {
-  void *target;
-  if (!device_allocate(&target, bytes, what, error)) return false;
-  *pointer = target;
-  return device_ok(cudaMemcpy(target, source, bytes, cudaMemcpyHostToDevice), what, error);
-}
-
 /** Uploads `count` elements; those of e4m3 have one byte each on the device. */
 static bool upload_tensor(Dtype dtype, const void **pointer, const uint16_t *source, size_t count,
                           const char *what, Error *error) {
-  if (dtype != DTYPE_E4M3) return upload(pointer, source, 2 * count, what, error);
+  if (dtype != DTYPE_E4M3) return device_upload(pointer, source, 2 * count, what, error);
   uint8_t *packed = malloc(count);
   if (packed == NULL) return fail(error, EXIT_DEVICE, "out of host memory: %s", what);
   for (size_t i = 0; i < count; i++) packed[i] = (uint8_t)source[i];
-  const bool ok = upload(pointer, packed, count, what, error);
+  const bool ok = device_upload(pointer, packed, count, what, error);
   free(packed);
   return ok;
 }
 
 static bool upload_scales(const Problem *p, const Inputs *inputs, Tensors *t, Error *error) {
   const size_t bytes = sizeof(float) * (size_t)p->batch * (size_t)p->kv_heads;
-  return p->dtype != DTYPE_E4M3 ||
-         (upload((const void **)&t->q_scales, inputs->scales[0], bytes, "scales of Q", error) &&
-          upload((const void **)&t->k_scales, inputs->scales[1], bytes, "scales of K", error) &&
-          upload((const void **)&t->v_scales, inputs->scales[2], bytes, "scales of V", error));
+  const float **const scales[] = {&t->q_scales, &t->k_scales, &t->v_scales};
+  static const char *const NAMES[] = {"scales of Q", "scales of K", "scales of V"};
+  for (int i = 0; i < 3; i++) {
+    if (inputs->scales[i] == NULL) continue;
+    if (!device_upload((const void **)scales[i], inputs->scales[i], bytes, NAMES[i], error))
+      return false;
+  }
+  return true;
+}
+
+/** K and V; those of a decode step are longer than some sequences, and may be in pages. */
+static bool upload_kv(const Problem *p, const Inputs *inputs, Tensors *t, Error *error) {
+  const size_t count = (size_t)p->batch * p->kv_heads * p->kv_len * p->head_dim;
+  const Cache *cache = &inputs->cache;
+  return step.decode == NULL
+             ? upload_tensor(p->dtype, &t->k, inputs->k, count, "K", error) &&
+                   upload_tensor(p->dtype, &t->v, inputs->v, count, "V", error)
+             : device_cache_upload(p, cache, &p->k_strides, inputs->k, &t->k, "K", error) &&
+                   device_cache_upload(p, cache, &p->v_strides, inputs->v, &t->v, "V", error);
 }
 
 const char *const DTYPE_NAMES[3] = {"fp16", "bf16", "e4m3"};
@@ -59,26 +66,23 @@ const char *const DTYPE_NAMES[3] = {"fp16", "bf16", "e4m3"};
 double device_tensors_bytes(const Problem *p) {
   const double q_rows = (double)p->batch * p->q_heads * p->q_len;
   const double kv_rows = (double)p->batch * p->kv_heads * p->kv_len;
-  const double inputs = (double)element_bytes(p->dtype) * p->head_dim * (q_rows + 2 * kv_rows);
+  const double inputs = p->head_dim * ((double)element_bytes(p->dtype) * q_rows +
+                                       2.0 * (double)element_bytes(cache_dtype(p)) * kv_rows);
   const double gradients = step.backward == NULL ? 0 : 2 * p->head_dim * q_rows + inputs;
   return inputs + 2 * p->head_dim * q_rows + sizeof(float) * q_rows + gradients;
 }
 
 bool device_tensors_create(const Problem *p, const Inputs *inputs, DeviceTensors *t, Error *error) {
   const size_t q_rows = (size_t)p->batch * p->q_heads * p->q_len, q_count = q_rows * p->head_dim;
-  const size_t kv_count = (size_t)p->batch * p->kv_heads * p->kv_len * p->head_dim;
   t->o_bytes = 2 * q_count;
   t->lse_bytes = sizeof(float) * q_rows;
   if (step.backward != NULL) {
     return upload_tensor(p->dtype, &t->tensors.q, inputs->q, q_count, "Q", error) &&
-           upload_tensor(p->dtype, &t->tensors.k, inputs->k, kv_count, "K", error) &&
-           upload_tensor(p->dtype, &t->tensors.v, inputs->v, kv_count, "V", error);
+           upload_kv(p, inputs, &t->tensors, error);
   }
   const bool allocated =
       upload_tensor(p->dtype, &t->tensors.q, inputs->q, q_count, "Q", error) &&
-      upload_tensor(p->dtype, &t->tensors.k, inputs->k, kv_count, "K", error) &&
-      upload_tensor(p->dtype, &t->tensors.v, inputs->v, kv_count, "V", error) &&
-      upload_scales(p, inputs, &t->tensors, error) &&
+      upload_kv(p, inputs, &t->tensors, error) && upload_scales(p, inputs, &t->tensors, error) &&
       device_allocate((void **)&t->o_block, t->o_bytes + 2 * GUARD_BYTES, "O", error) &&
       device_allocate((void **)&t->lse_block, t->lse_bytes + 2 * GUARD_BYTES, "LSE", error);
   if (!allocated) return false;
@@ -113,11 +117,13 @@ bool device_workspace_create(const Problem *problem, size_t free_bytes, DeviceTe
         step.workspace_bytes(problem) * (step.backward != NULL ? (size_t)group_size(problem) : 1),
         free_bytes);
   }
-  t->workspace_bytes = (size_t)t->heads * step.workspace_bytes(problem);
+  t->workspace_bytes = (step.decode != NULL ? 1 : (size_t)t->heads) * step.workspace_bytes(problem);
+  if (t->workspace_bytes == 0) return true;
   if (!device_allocate(&t->tensors.workspace, t->workspace_bytes, "workspace", error)) return false;
   t->backward.workspace = t->tensors.workspace;
-  return (!step.workspace_zero ||
-          device_ok(cudaMemset(t->tensors.workspace, 0, t->workspace_bytes), "workspace", error));
+  if (!step.workspace_zero) return true;
+  t->zero_bytes = step.zero_bytes == NULL ? t->workspace_bytes : step.zero_bytes(problem);
+  return device_ok(cudaMemset(t->tensors.workspace, 0, t->zero_bytes), "workspace", error);
 }
 
 /** cudaMemset() fills bytes; this copies what is filled already behind itself. */
@@ -156,9 +162,10 @@ static bool download(uint8_t **block, const uint8_t *source, size_t bytes, const
 /** Counts the bytes of the workspace that are not 0. */
 static bool look_at_workspace(const DeviceTensors *t, HostOutputs *outputs, Error *error) {
   uint8_t *bytes = NULL;
-  if (!step.workspace_zero) return true;
-  const bool ok = download(&bytes, t->tensors.workspace, t->workspace_bytes, "workspace", error);
-  for (size_t i = t->workspace_bytes; ok && i-- > 0;) {
+  if (t->zero_bytes == 0) return true;
+  const size_t count = t->zero_bytes;
+  const bool ok = download(&bytes, t->tensors.workspace, count, "workspace", error);
+  for (size_t i = count; ok && i-- > 0;) {
     if (bytes[i] == 0) continue;
     outputs->workspace_left++;
     outputs->workspace_first = i;
@@ -229,5 +236,6 @@ void device_tensors_free(DeviceTensors *t) {
   cudaFree((void *)t->backward.lse);
   cudaFree((void *)t->backward.d_o);
   for (int g = 0; g < GRADIENTS; g++) cudaFree(t->gradient_blocks[g]);
+  device_decode_free(t);
   *t = (DeviceTensors){0};
 }

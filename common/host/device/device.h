@@ -8,12 +8,14 @@
 
 #include "attention.h"
 #include "backward.h"
+#include "decode.h"
 #include "host/base/error.h"
 
 /** 16 bits that fill outputs and guards: a NaN in fp16, bf16 and fp32 that no kernel computes. All
  * bits one is another: what was never set on the CPU backend. */
 enum { OUTPUT_POISON = 0xfff5, OUTPUT_UNSET = 0xffff, GUARD_BYTES = 4096 };
 
+struct Cache;  /* host/io/cache.h */
 struct Inputs; /* host/io/inputs.h */
 
 typedef struct Device {
@@ -51,6 +53,10 @@ bool device_ok(cudaError_t status, const char *what, Error *error);
 /** Allocates device memory. On failure EXIT_DEVICE names `what`, and `*pointer` is NULL. */
 bool device_allocate(void **pointer, size_t bytes, const char *what, Error *error);
 
+/** The same, and copies as many bytes from the host. */
+bool device_upload(const void **pointer, const void *source, size_t bytes, const char *what,
+                   Error *error);
+
 /** dQ, dK and dV, in this order. */
 typedef enum Gradient { GRADIENT_Q, GRADIENT_K, GRADIENT_V, GRADIENTS } Gradient;
 
@@ -73,8 +79,11 @@ typedef struct DeviceTensors {
   BackwardTensors backward; /**< of a backward step, whose outputs are guarded likewise */
   uint8_t *gradient_blocks[GRADIENTS];
   size_t gradient_bytes[GRADIENTS];
-  int heads; /**< query heads that the workspace holds */
+  DecodeTensors decode;  /**< of a decode step: what others have in `tensors`, and more */
+  size_t schedule_bytes; /**< likewise */
+  int heads;             /**< query heads that the workspace holds */
   size_t workspace_bytes;
+  size_t zero_bytes; /**< so many of these, the first, must be 0 before and after a pass */
 } DeviceTensors;
 
 /** Bytes of Q, K, V, O and LSE, without scales; of a backward step with dO, dQ, dK and dV. */
@@ -93,7 +102,22 @@ bool device_tensors_create(const Problem *problem, const struct Inputs *inputs,
 bool device_gradients_create(const Problem *problem, struct Inputs *inputs, DeviceTensors *tensors,
                              Error *error);
 
-/** Enqueues the pass of a step, forward or backward. */
+/**
+ * Copies K or V of a decode step from the host's form to the device's, in pages if the problem has
+ * them: NaN where no sequence has a key. EXIT_DEVICE if memory runs out.
+ */
+bool device_cache_upload(const Problem *problem, const struct Cache *cache, const Strides *strides,
+                         const uint16_t *source, const void **pointer, const char *what,
+                         Error *error);
+
+/** Sets `tensors->decode`, after the rest of `tensors` and the workspace, and runs the schedule. */
+bool device_decode_create(const Problem *problem, const struct Inputs *inputs,
+                          DeviceTensors *tensors, Error *error);
+
+/** Frees what device_decode_create() allocated; harmless without it. */
+void device_decode_free(DeviceTensors *tensors);
+
+/** Enqueues the pass of a step: forward, backward or decode. */
 cudaError_t device_launch(const Step *step, const Problem *problem, const DeviceTensors *tensors);
 
 /** The names that reports and the command line use. */

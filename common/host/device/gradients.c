@@ -11,15 +11,8 @@
 
 cudaError_t device_launch(const Step *s, const Problem *p, const DeviceTensors *t) {
   return s->backward != NULL ? s->backward(p, &t->backward, t->heads, 0)
+         : s->decode != NULL ? s->decode(p, &t->decode, 0)
                              : s->forward(p, &t->tensors, t->heads, 0);
-}
-
-static bool upload(const void **pointer, const void *source, size_t bytes, const char *what,
-                   Error *error) {
-  void *target;
-  if (!device_allocate(&target, bytes, what, error)) return false;
-  *pointer = target;
-  return device_ok(cudaMemcpy(target, source, bytes, cudaMemcpyHostToDevice), what, error);
 }
 
 /** Runs a forward pass into tensors of its own, and downloads O and LSE. */
@@ -59,9 +52,9 @@ bool device_gradients_create(const Problem *p, Inputs *inputs, DeviceTensors *t,
   BackwardTensors *b = &t->backward;
   *b = (BackwardTensors){.q = t->tensors.q, .k = t->tensors.k, .v = t->tensors.v};
   if ((inputs->o == NULL && !run_forward(p, t, inputs, o_bytes, lse_bytes, error)) ||
-      !upload(&b->o, inputs->o, o_bytes, "O", error) ||
-      !upload((const void **)&b->lse, inputs->lse, lse_bytes, "LSE", error) ||
-      !upload(&b->d_o, inputs->d_o, o_bytes, "dO", error)) {
+      !device_upload(&b->o, inputs->o, o_bytes, "O", error) ||
+      !device_upload((const void **)&b->lse, inputs->lse, lse_bytes, "LSE", error) ||
+      !device_upload(&b->d_o, inputs->d_o, o_bytes, "dO", error)) {
     return false;
   }
   void **const outputs[GRADIENTS] = {&b->d_q, &b->d_k, &b->d_v};

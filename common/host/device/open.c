@@ -55,3 +55,11 @@ bool device_allocate(void **pointer, size_t bytes, const char *what, Error *erro
   return fail(error, EXIT_DEVICE, "%s: cannot allocate %zu bytes on the device: %s", what, bytes,
               cudaGetErrorString(status));
 }
+
+bool device_upload(const void **pointer, const void *source, size_t bytes, const char *what,
+                   Error *error) {
+  void *target;
+  if (!device_allocate(&target, bytes, what, error)) return false;
+  *pointer = target;
+  return device_ok(cudaMemcpy(target, source, bytes, cudaMemcpyHostToDevice), what, error);
+}

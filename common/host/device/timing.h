@@ -25,10 +25,24 @@ typedef struct Sampling {
 
 #define SLOW_PASS_MS 300
 
+/** What is timed: enqueues it. */
+typedef struct Turn {
+  cudaError_t (*enqueue)(const void *context);
+  const void *context;
+} Turn;
+
+/** No more take turns. */
+enum { MOST_TURNS = 5 };
+
 /**
- * Times the pass of the step with CUDA events around each pass, after flush_l2(); 3 passes warm up
- * before the samples. EXIT_DEVICE if a launch or an allocation fails.
+ * Times several things in turns, with CUDA events around each, after flush_l2(); 3 rounds warm up
+ * before the samples. The sampling counts rounds; a round is as long as all its turns. EXIT_DEVICE
+ * if a launch or an allocation fails.
  */
+bool time_turns(const Turn *turns, int count, size_t l2_bytes, Sampling sampling, Timing *timings,
+                Error *error);
+
+/** The same for the pass of the step alone. */
 bool time_pass(const Problem *problem, const DeviceTensors *tensors, size_t l2_bytes,
                Sampling sampling, Timing *timing, Error *error);
 

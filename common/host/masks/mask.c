@@ -26,6 +26,24 @@ Mask mask_simple(const Problem *p) {
       .entries = causal ? causal_entries(p->q_len, p->kv_len) : (int64_t)p->q_len * p->kv_len};
 }
 
+Mask mask_of_lengths(const Problem *p, const int *lengths) {
+  Mask mask = mask_simple(p);
+  mask.lengths = lengths;
+  mask.batches = p->batch;
+  mask.entries = 0;
+  if (p->window > 0) {
+    mask.preset = PRESET_WINDOW;
+    mask.parameter = p->window;
+  }
+  for (int b = 0; b < p->batch; b++) {
+    for (int q = 0; q < p->q_len; q++) {
+      KeySpan span;
+      if (mask_row(&mask, b, 0, q, &span) > 0) mask.entries += span.end - span.first;
+    }
+  }
+  return mask;
+}
+
 void mask_free(Mask *mask) {
   free(mask->run_ends);
   npy_free(&mask->dense);
@@ -68,9 +86,14 @@ static int append(KeySpan *spans, int count, int64_t first, int64_t end) {
   return count + 1;
 }
 
+/** q' of mask.h: the key that query q ends with under the causal rule. */
+static int64_t position_of(const Mask *mask, int batch, int q) {
+  return (int64_t)q + mask_keys(mask, batch) - mask->q_len;
+}
+
 /** One past the last key that query q attends under the causal rule. */
-static int32_t causal_limit(const Mask *mask, int q) {
-  return clamp((int64_t)q + mask->kv_len - mask->q_len + 1, 0, mask->kv_len);
+static int32_t causal_limit(const Mask *mask, int batch, int q) {
+  return clamp(position_of(mask, batch, q) + 1, 0, mask_keys(mask, batch));
 }
 
 /** Index of the document, or the run of text or image, that contains a key. */
@@ -187,7 +210,7 @@ static int directory_row(const Mask *mask, int batch, int head, int q, int64_t c
 static int32_t directory_row_end(const Mask *mask, int batch, int head, int q, int kv_tile) {
   const BlockMask *m = &mask->blocks.mask;
   const int slots = block_count(m, batch, head, q / m->q_block_size);
-  const int64_t causal_end = causal_limit(mask, q);
+  const int64_t causal_end = causal_limit(mask, batch, q);
   const int64_t seen_end = ((int64_t)mask->kv_len + kv_tile - 1) / kv_tile * kv_tile;
   int64_t row_end = 0;
   for (int i = 0; i < slots; i++) {
@@ -209,15 +232,16 @@ static const uint8_t *dense_entries(const Mask *mask, int batch, int head, int q
 }
 
 int mask_row(const Mask *mask, int batch, int head, int q, KeySpan *spans) {
-  const int64_t position = (int64_t)q + mask->kv_len - mask->q_len; /* q' */
-  const int64_t end = causal_limit(mask, q);
+  const int64_t position = position_of(mask, batch, q);
+  const int64_t end = causal_limit(mask, batch, q);
+  const int keys = mask_keys(mask, batch);
   switch (mask->preset) {
     case PRESET_FULL:
-      return append(spans, 0, 0, mask->kv_len);
+      return append(spans, 0, 0, keys);
     case PRESET_CAUSAL:
       return append(spans, 0, 0, end);
     case PRESET_WINDOW:
-      return append(spans, 0, clamp(position + 1 - mask->parameter, 0, mask->kv_len), end);
+      return append(spans, 0, clamp(position + 1 - mask->parameter, 0, keys), end);
     case PRESET_PREFIX:
       return append(spans, 0, 0, mask->parameter > end ? mask->parameter : end);
     case PRESET_DOCUMENT: {

@@ -15,7 +15,8 @@
 #include "host/masks/host_block_mask.h"
 
 /**
- * The presets of --mask. With q' = q + kv_len - q_len, query q attends key k iff
+ * The presets of --mask. With q' = q + kv_len - q_len, query q attends key k iff what follows; in a
+ * decode step kv_len is the length of the sequence.
  *
  * - full: always
  * - causal: k <= q'
@@ -51,6 +52,7 @@ typedef struct Mask {
   const char *text; /**< as given to --mask; not owned */
   MaskPreset preset;
   int q_len, kv_len;
+  const int *lengths; /**< of a decode step, in place of kv_len: [batches]; not owned; or NULL */
   int batches, heads; /**< distinct masks: 1 where all batch entries, or heads, share one */
   int64_t entries;    /**< attended pairs of all distinct masks */
   bool one_span;      /**< row_spans_build() takes it: each query attends at most one span of keys,
@@ -68,6 +70,14 @@ typedef struct Mask {
 
 /** The mask of a problem that is full or causal. Owns nothing. */
 Mask mask_simple(const Problem *problem);
+
+/** The mask of a decode step's problem and its window, for sequences of these lengths, [batch]. */
+Mask mask_of_lengths(const Problem *problem, const int *lengths);
+
+/** The keys of a batch entry. */
+static inline int mask_keys(const Mask *mask, int batch) {
+  return mask->lengths != NULL ? mask->lengths[batch] : mask->kv_len;
+}
 
 /**
  * Reads a --mask value for a problem whose lengths, batch and heads are known. `mask_block_q` and

@@ -13,7 +13,11 @@ enum {
   RESULT = 8,
   COUNTED = 16,
   TIMED = 32,
-  OF_GRADIENTS = 64
+  OF_GRADIENTS = 64,
+  OF_CACHE = 128,
+  OF_LIMITS = 256,
+  OF_GRAPH = 512,
+  OF_SCHEDULE = 1024
 };
 
 typedef struct Field {
@@ -40,6 +44,7 @@ typedef struct Field {
 #define COUNT(name, member) FIELD(COUNTED, "count_" name, counts.member)
 #define WARPS(name, kind) COUNT(name, warp_instructions[kind])
 #define SPEED(name) FIELD(TIMED, #name, speed.name)
+#define LIMIT(group, name, member) FIELD(group, name, cache.timing.member.median_ms)
 #define GRADIENT(prefix, g, name, member) \
   FIELD(OF_GRADIENTS, prefix "_" name, check.gradients[g].member)
 /** Those of one gradient; their names begin with `prefix`. */
@@ -65,6 +70,14 @@ static const Field FIELDS[] = {
     ASKED(PROBLEM, "layout", layout),
     ASKED(PROBLEM, "scale", problem.scale),
     ASKED(PROBLEM, "input", input),
+    ASKED(OF_CACHE, "page_size", problem.page_size),
+    ASKED(OF_CACHE, "lengths", lengths),
+    FIELD(OF_CACHE, "keys", cache.keys),
+    FIELD(OF_CACHE, "shortest", cache.shortest),
+    FIELD(OF_CACHE, "longest", cache.longest),
+    FIELD(OF_CACHE, "pages", cache.pages),
+    FIELD(OF_CACHE, "cache_bytes", cache.bytes),
+    FIELD(OF_CACHE, "schedule_bytes", cache.schedule_bytes),
     FIELD(PROBLEM, "flops", work.flops),
     FIELD(PROBLEM, "least_bytes", work.least_bytes),
     FIELD(PROBLEM, "must_move_bytes", work.must_move_bytes),
@@ -129,6 +142,10 @@ static const Field FIELDS[] = {
     FIELD(TIMED, "median_ms", timing.median_ms),
     FIELD(TIMED, "p10_ms", timing.p10_ms),
     FIELD(TIMED, "p90_ms", timing.p90_ms),
+    LIMIT(OF_LIMITS, "empty_ms", empty),
+    LIMIT(OF_LIMITS, "read_ms", read),
+    LIMIT(OF_GRAPH, "graph_ms", graph),
+    LIMIT(OF_SCHEDULE, "schedule_ms", schedule),
     SPEED(bound_ms),
     SPEED(bound_by),
     SPEED(tflops),
@@ -167,6 +184,10 @@ void json_add_problem(JsonObject *object, const RunRecord *run) {
   add_fields(object, run, PROBLEM);
   json_string(object, "dtype", DTYPE_NAMES[run->request->problem.dtype]);
   json_string(object, "o_dtype", DTYPE_NAMES[run->request->problem.o_dtype]);
+  if (step.decode != NULL) {
+    add_fields(object, run, OF_CACHE);
+    json_string(object, "kv_dtype", DTYPE_NAMES[cache_dtype(&run->request->problem)]);
+  }
   /* A string: JSON readers hold numbers as doubles, which lose bits above 2^53. */
   char seed[24];
   snprintf(seed, sizeof seed, "%" PRIu64, run->request->seed);
@@ -183,5 +204,8 @@ void json_add_result(JsonObject *object, const RunRecord *run) {
              RESULT | (run->mask_facts.form != NULL ? BLOCK_MASK : 0) |
                  (run->mask_facts.q_block_size > 0 ? IN_BLOCKS : 0) |
                  (step.backward != NULL ? OF_GRADIENTS : 0) |
-                 (run->device->simulated ? COUNTED : 0) | (run->timing.samples > 0 ? TIMED : 0));
+                 (run->device->simulated ? COUNTED : 0) | (run->timing.samples > 0 ? TIMED : 0) |
+                 (run->cache.timing.read.samples > 0 ? OF_LIMITS : 0) |
+                 (run->cache.timing.graph.samples > 0 ? OF_GRAPH : 0) |
+                 (run->cache.timing.schedule.samples > 0 ? OF_SCHEDULE : 0));
 }

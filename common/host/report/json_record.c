@@ -115,9 +115,35 @@ static void add_head_dims(JsonObject *object) {
   json_integers(object, "head_dims", dims, count);
 }
 
+/** "forward", "backward" or "decode". */
+static const char *kind_of_step(void) {
+  return step.backward != NULL ? "backward" : step.decode != NULL ? "decode" : "forward";
+}
+
+/** What the cache of a decode step may be. */
+static void add_cache(JsonObject *object) {
+  int sizes[8], count = 0;
+  const char *dtypes[3];
+  int dtype_count = 0;
+  if (step.decode == NULL) return;
+  for (int size = MIN_PAGE_SIZE; step.caches & CACHE_PAGES && size <= MAX_PAGE_SIZE; size *= 2) {
+    sizes[count++] = size;
+  }
+  for (int i = DTYPE_FP16; i <= DTYPE_E4M3; i++) {
+    if (step.caches & (i == DTYPE_E4M3 ? CACHE_E4M3 : CACHE_16_BIT)) {
+      dtypes[dtype_count++] = DTYPE_NAMES[i];
+    }
+  }
+  json_integers(object, "page_sizes", sizes, count);
+  json_strings(object, "kv_dtypes", dtypes, dtype_count);
+  json_bool(object, "schedule", step.schedule != NULL);
+}
+
 bool json_append_info(const RunRecord *run, const char *path, Error *error) {
   const BlockMaskSupport *masks = step.block_masks;
-  const char *const form = masks != NULL && masks->takes_spans ? "spans" : "blocks";
+  const char *const form = step.decode != NULL                   ? "window"
+                           : masks != NULL && masks->takes_spans ? "spans"
+                                                                 : "blocks";
   const char *const taken[] = {"full", "causal", form};
   const Description *d = &run->description;
   const char *launches[MAX_LAUNCHES];
@@ -129,15 +155,16 @@ bool json_append_info(const RunRecord *run, const char *path, Error *error) {
   json_string(&object, "after", step.after);
   json_string(&object, "title", step.title);
   json_string(&object, "idea", step.idea);
-  json_string(&object, "kind", step.backward != NULL ? "backward" : "forward");
+  json_string(&object, "kind", kind_of_step());
   add_head_dims(&object);
   json_strings(&object, "dtypes", &DTYPE_NAMES[step.fp8 ? DTYPE_E4M3 : DTYPE_FP16],
                step.fp8 ? 1 : 2);
   json_bool(&object, "fp8", step.fp8);
-  json_strings(&object, "masks", taken, masks == NULL ? 2 : 3);
+  json_strings(&object, "masks", taken, masks == NULL && step.decode == NULL ? 2 : 3);
+  add_cache(&object);
   json_known(&object, "needs_compute_capability", d->compute_capability > 0, d->compute_capability);
-  json_known(&object, "workspace_bytes_per_head", workspace,
-             workspace ? (int64_t)step.workspace_bytes(&run->request->problem) : 0);
+  json_known(&object, step.decode != NULL ? "workspace_bytes" : "workspace_bytes_per_head",
+             workspace, workspace ? (int64_t)step.workspace_bytes(&run->request->problem) : 0);
   json_bool(&object, "workspace_zero", step.workspace_zero);
   json_integer(&object, "block_m", d->block_m);
   json_integer(&object, "block_n", d->block_n);

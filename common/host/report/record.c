@@ -1,9 +1,13 @@
 #include "host/report/record.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 
+static const char READS[] = "reads of K and V";
+
 const char *ceiling_name(Ceiling ceiling) {
+  if (step.decode != NULL && ceiling == CEILING_COPY) return READS;
   static const char *const NAMES[] = {"device memory copy", "fp32 FFMA", "mma.sync", "wgmma",
                                       "wgmma e4m3"};
   return NAMES[ceiling];
@@ -39,6 +43,22 @@ bool record_facts(RunRecord *run, Error *error) {
   return true;
 }
 
+void record_cache(RunRecord *run, const Cache *cache) {
+  const Problem *p = &run->request->problem;
+  const size_t row_bytes = element_bytes(cache_dtype(p)) * (size_t)p->head_dim;
+  const double scales = cache_dtype(p) == DTYPE_E4M3 ? sizeof(float) * p->batch * p->kv_heads : 0;
+  CacheFacts *c = &run->cache;
+  *c = (CacheFacts){.shortest = INT_MAX, .pages = cache->pages};
+  for (int b = 0; b < p->batch; b++) {
+    const int length = cache->lengths[b];
+    c->keys += length;
+    if (length < c->shortest) c->shortest = length;
+    if (length > c->longest) c->longest = length;
+  }
+  c->tensor_bytes = (size_t)cache_rows(p, cache) * (size_t)p->kv_heads * row_bytes;
+  c->bytes = 2 * ((double)c->tensor_bytes + scales);
+}
+
 void record_work(RunRecord *run) {
   const Problem *p = &run->request->problem;
   const double q_rows = (double)p->batch * p->q_heads * p->q_len;
@@ -48,6 +68,10 @@ void record_work(RunRecord *run) {
   w->flops = flops * w->entries;
   w->dense_flops = flops * q_rows * p->kv_len;
   w->least_bytes = device_tensors_bytes(p);
+  if (step.decode != NULL) {
+    w->dense_flops = flops * p->q_heads * p->q_len * (double)run->cache.keys;
+    w->least_bytes = run->cache.bytes + q_rows * (4.0 * p->head_dim + sizeof(float));
+  }
   w->must_move_bytes = w->least_bytes + run->description.intermediate_bytes_per_entry * w->entries;
 }
 
@@ -59,7 +83,22 @@ double record_arithmetic_tflops(const RunRecord *run) {
                                       : run->ceilings.ffma_tflops;
 }
 
+/** The speed of a decode step: its limit is a kernel that only reads. */
+static void record_decode_speed(RunRecord *run) {
+  const double ms = run->timing.median_ms, limit_ms = run->cache.timing.read.median_ms;
+  run->speed = (Speed){.tflops = 1e-9 * run->work.flops / ms,
+                       .dense_tflops = 1e-9 * run->work.dense_flops / ms,
+                       .gb_per_s = 1e-6 * run->cache.bytes / ms,
+                       .ceiling_percent = 100 * limit_ms / ms,
+                       .bound_ms = limit_ms,
+                       .bound_by = READS};
+}
+
 void record_speed(RunRecord *run) {
+  if (step.decode != NULL) {
+    record_decode_speed(run);
+    return;
+  }
   const Work *w = &run->work;
   const double tflops = record_arithmetic_tflops(run);
   const bool by_copy = run->description.ceiling == CEILING_COPY;

@@ -10,6 +10,7 @@
 #include "host/check/check.h"
 #include "host/cli/options.h"
 #include "host/device/ceiling.h"
+#include "host/device/decode_timing.h"
 #include "host/device/device.h"
 #include "host/device/timing.h"
 #include "host/report/lab_report.h"
@@ -35,6 +36,17 @@ typedef struct MaskFacts {
   size_t mask_bytes, prepared_bytes;      /**< on the device */
   double build_ms, upload_ms, prepare_ms; /**< by the clock of the host, once per mask */
 } MaskFacts;
+
+/** The cache of a decode step, and how long other things took than the pass. */
+typedef struct CacheFacts {
+  int64_t keys;          /**< of all sequences */
+  int shortest, longest; /**< of them */
+  int pages;             /**< of K, and of V, those without an owner too; 0: no pages */
+  size_t tensor_bytes;   /**< of K, and of V, that a pass must read */
+  double bytes;          /**< of both, and of their scales */
+  size_t schedule_bytes;
+  DecodeTiming timing;
+} CacheFacts;
 
 /** Work and traffic of the whole problem: every batch entry, every query head. */
 typedef struct Work {
@@ -71,6 +83,7 @@ typedef struct RunRecord {
   const RunRequest *request;
   const Device *device;
   MaskFacts mask_facts;
+  CacheFacts cache;
   Description description;
   KernelFacts facts[MAX_LAUNCHES];
   Work work;
@@ -100,7 +113,10 @@ void record_description(RunRecord *run, int heads);
  * multiprocessor. */
 bool record_facts(RunRecord *run, Error *error);
 
-/** Fills run->work from the problem, the mask and the description. */
+/** Fills run->cache from a decode step's problem and its cache. */
+void record_cache(RunRecord *run, const Cache *cache);
+
+/** Fills run->work from the problem, the mask, the cache and the description. */
 void record_work(RunRecord *run);
 
 /** Fills run->speed from the times and the ceilings. */

@@ -42,6 +42,18 @@ static void print_mask(const RunRecord *run, FILE *out) {
           m->build_ms, m->upload_ms, m->prepare_ms);
 }
 
+/** Prints the lengths and the pages of a decode step's cache. */
+static void print_cache(const RunRecord *run, FILE *out) {
+  const CacheFacts *c = &run->cache;
+  const Problem *p = &run->request->problem;
+  char bytes[40];
+  if (step.decode == NULL) return;
+  fprintf(out, "cache      %" PRId64 " keys in %d sequence%s of %d to %d, %s", c->keys, p->batch,
+          p->batch == 1 ? "" : "s", c->shortest, c->longest, DTYPE_NAMES[cache_dtype(p)]);
+  if (c->pages > 0) fprintf(out, ", in pages of %d: %d of K, as many of V", p->page_size, c->pages);
+  fprintf(out, "\n           %s to read\n", human_number(c->bytes, "B", bytes));
+}
+
 static void print_device(const Device *d, FILE *out) {
   fprintf(out, "device     %s", d->name);
   if (!d->simulated) {
@@ -155,7 +167,9 @@ static void print_not_covered(const RunRecord *run, FILE *out) {
   } cases[] = {
       {p->q_len % d->block_m == 0 && p->kv_len % d->block_n == 0, "tail tiles"},
       {p->mask == MASK_FULL, "causal mask"},
-      {p->mask == MASK_FULL || (p->mask == MASK_CAUSAL && p->q_len <= p->kv_len),
+      {step.decode != NULL
+           ? p->q_len <= run->cache.shortest
+           : p->mask == MASK_FULL || (p->mask == MASK_CAUSAL && p->q_len <= p->kv_len),
        "fully masked rows"},
       {p->q_heads == p->kv_heads, "grouped heads"},
   };
@@ -173,11 +187,32 @@ static void print_not_covered(const RunRecord *run, FILE *out) {
 }
 
 #ifndef SIMT_BACKEND
+static void print_us(const char *what, const Timing *t, FILE *out) {
+  if (t->samples == 0) return;
+  fprintf(out, "%s %.2f us (p10 %.2f, p90 %.2f)\n", what, 1e3 * t->median_ms, 1e3 * t->p10_ms,
+          1e3 * t->p90_ms);
+}
+
+static void print_decode_speed(const RunRecord *run, FILE *out) {
+  const DecodeTiming *t = &run->cache.timing;
+  print_us("time      ", &run->timing, out);
+  print_us("           replayed as a CUDA graph", &t->graph, out);
+  print_us("           its schedule, once for each batch of lengths,", &t->schedule, out);
+  print_us("limits     an empty kernel", &t->empty, out);
+  print_us("           a kernel that only reads K and V", &t->read, out);
+  fprintf(out, "speed      %.0f GB/s of K and V, %.0f %% of that of the kernel that only reads\n",
+          run->speed.gb_per_s, run->speed.ceiling_percent);
+}
+
 static void print_speed(const RunRecord *run, FILE *out) {
   const Timing *t = &run->timing;
   const Speed *s = &run->speed;
   if (t->samples == 0) {
     fprintf(out, "time       not measured\n");
+    return;
+  }
+  if (step.decode != NULL) {
+    print_decode_speed(run, out);
     return;
   }
   if (s->bound_by != NULL) {
@@ -255,6 +290,7 @@ void report_request(const RunRecord *run, FILE *out) {
   fprintf(out, "%-10s %s\n", step.name, step.title);
   print_problem(run, out);
   print_mask(run, out);
+  print_cache(run, out);
   fprintf(out, "input      %s, seed %" PRIu64 ", layout %s\n", run->request->input,
           run->request->seed, run->request->layout);
   if (run->nan_inputs > 0)
@@ -282,13 +318,23 @@ void report_info(const RunRecord *run, FILE *out) {
   const Description *d = &run->description;
   fprintf(out, "%-10s %s\n           %s\n", step.name, step.title, step.idea);
   fprintf(out,
-          "supports   any Nq, Nkv, Hq %% Hkv == 0, %s, %s, %s,\n"
-          "           layouts bhnd and bnhd\n",
+          "supports   %s, Hq %% Hkv == 0, %s, %s, %s,\n"
+          "           layouts bhnd and bnhd%s\n",
+          step.decode != NULL ? "up to 16 new queries" : "any Nq, Nkv",
           step.head_dims != NULL ? step.head_dims : "any D up to 256",
           step.fp8 ? "e4m3" : "fp16 and bf16",
-          step.block_masks == NULL        ? "masks full and causal"
+          step.decode != NULL             ? "masks full, causal and window:W"
+          : step.block_masks == NULL      ? "masks full and causal"
           : step.block_masks->takes_spans ? "masks of one span of keys for each query"
-                                          : "any mask");
+                                          : "any mask",
+          step.decode == NULL         ? ""
+          : step.caches & CACHE_PAGES ? ", or pages of 16 to 256 keys"
+                                      : "");
+  if (step.decode != NULL) {
+    fprintf(out, "           K and V %s%s%s\n", step.caches & CACHE_16_BIT ? "as Q" : "",
+            (step.caches & CACHE_16_BIT) && (step.caches & CACHE_E4M3) ? " or " : "",
+            step.caches & CACHE_E4M3 ? "in e4m3" : "");
+  }
   print_problem(run, out);
   print_device(run->device, out);
   fprintf(out, "tiles      %d rows of Q, %d rows of K and V\n", d->block_m, d->block_n);

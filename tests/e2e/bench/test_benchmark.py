@@ -254,7 +254,9 @@ def test_backward_steps_are_compared_with_backward_passes(
     """All gradients are checked; a baseline whose gradients are wrong by 1 % is not timed."""
     step = step_names("backward")[-1]
     monkeypatch.setattr(run, "backward_cases", lambda: [Case(70, 64, mask, dtype, 2, 3, "backward")])
-    code, path = command(monkeypatch, tmp_path, torch=BackwardTorch(factor), backward=True, steps=[step, MMA_STEPS[-1]])
+    code, path = command(
+        monkeypatch, tmp_path, torch=BackwardTorch(factor), kind="backward", steps=[step, MMA_STEPS[-1]]
+    )
     assert path == tmp_path / "results/backward/bench_0123456789ab.jsonl"
     own, *baselines = read_records(path)
     entries = 2 * 3 * (70 * 70 if mask == "full" else 70 * 71 // 2)
@@ -270,7 +272,7 @@ def test_backward_steps_with_masks_are_measured(monkeypatch: pytest.MonkeyPatch,
     """O and LSE are those of a forward step with the same mask; the full mask is measured beside it."""
     step = next(name for name in step_names("backward") if source_of(name).block_masks)
     monkeypatch.setattr(run, "backward_cases", lambda: [Case(70, 64, "window:20", "bf16", 2, 3, "backward")])
-    code, path = command(monkeypatch, tmp_path, torch=None, backward=True, steps=[step])
+    code, path = command(monkeypatch, tmp_path, torch=None, kind="backward", steps=[step])
     (own,) = read_records(path)
     assert (code, own["right"], own["flops"]) == (0, True, 640 * 6 * (70 * 20 - 190))
     assert own["mask_form"] == "row spans" and "speed_over_full" in own
@@ -408,7 +410,7 @@ def command(
         (build / name).unlink(missing_ok=True)
         (build / name).symlink_to(STEP_DIR / name)
     words = SimpleNamespace(
-        **{"build": build, "results": tmp_path / "results", "quick": False, "backward": False, "only": []} | options
+        **{"build": build, "results": tmp_path / "results", "quick": False, "kind": "forward", "only": []} | options
     )
     code = run.run(words)
     (path,) = [*tmp_path.glob("results/*/*"), *build.glob("bench.jsonl")]

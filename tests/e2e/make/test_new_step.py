@@ -105,9 +105,9 @@ from plots.figures.records import load
 from tests.lib.programs import Program
 results, after = load(Path({str(results)!r})), pages.source_of({NEW!r}).after
 print(readme.table(results, load(Path({str(results.parent / "backward")!r}))))
-reports = {{name: pages.report_of(Program(name), name, pages.SHAPES[0], Path({str(tree.bin)!r}))
+reports = {{name: pages.report_of(Program(name), name, list(pages.SHAPES)[0], Path({str(tree.bin)!r}))
             for name in (after, {NEW!r})}}
-print(*pages.speed(results, {NEW!r}, after), *pages.lab(reports, {NEW!r}, after, pages.SHAPES[0]), sep="\\n")
+print(*pages.speed(results, {NEW!r}, after), *pages.lab(reports, {NEW!r}, after, list(pages.SHAPES)[0]), sep="\\n")
 """,
     )
     assert re.search(rf"^\| \[{NUMBER}\]\(docs/{NEW}.md\) \[.* \| – \| – \| – \| – \|$", written, re.MULTILINE)

@@ -105,4 +105,43 @@ TEST(quantiles_are_of_the_samples_alone) {
   assert_float_equal(timing.p90_ms, 13, 1e-9);
 }
 
+static int turns_taken[2];
+
+static cudaError_t take_turn(const void *context) {
+  const int turn = *(const int *)context;
+  assert_int_equal(flushes, turns_taken[0] + turns_taken[1] + 1);
+  assert_int_equal(turns_taken[0], turns_taken[1] + turn); /* one after the other */
+  turns_taken[turn]++;
+  return cudaSuccess;
+}
+
+TEST(turns_alternate_and_their_samples_are_apart) {
+  static const int NUMBERS[] = {0, 1};
+  const Turn turns[] = {{take_turn, &NUMBERS[0]}, {take_turn, &NUMBERS[1]}};
+  const Sampling five = {.least = 5, .least_if_slow = 5, .min_time = 0};
+  Timing timings[2];
+  Error error;
+  flushes = 0;
+  next_ms = 1;
+  growth = 1; /* the first has 1, 3, 5, ..., the second 2, 4, 6, ... */
+  assert_true(time_turns(turns, 2, 1000, five, timings, &error));
+  assert_int_equal(turns_taken[0], 5 + 3);
+  assert_int_equal(turns_taken[1], 5 + 3);
+  assert_int_equal(timings[1].samples, 5);
+  assert_float_equal(timings[0].median_ms, 11, 1e-9); /* of 7 to 15 */
+  assert_float_equal(timings[1].median_ms, 12, 1e-9);
+}
+
+TEST(the_least_time_is_that_of_all_turns) {
+  static const int NUMBERS[] = {0, 1};
+  const Turn turns[] = {{take_turn, &NUMBERS[0]}, {take_turn, &NUMBERS[1]}};
+  Timing timings[2];
+  Error error;
+  flushes = turns_taken[0] = turns_taken[1] = 0;
+  next_ms = 1;
+  growth = 0;
+  assert_true(time_turns(turns, 2, 1000, USUAL, timings, &error));
+  assert_int_equal(timings[0].samples, 250);
+}
+
 RUN_TESTS(NULL, NULL)

@@ -1,0 +1,76 @@
+"""The table of times in the pages of decode steps."""
+
+from pathlib import Path
+
+from plots.bench.decode import DECODE_BASELINES, IDENTITY, DecodeCase, decode_cases
+from tests.lib.programs import read_records
+
+RIVALS = {short: name for short, name, *_ in DECODE_BASELINES}
+
+
+class DecodeResults:
+    """The records of the last commit in a folder that has any, by case and implementation."""
+
+    def __init__(self, folder: Path) -> None:
+        self.records: list[dict] = []
+        for path in sorted(folder.glob("bench_*.jsonl")):
+            records = read_records(path)
+            if not self.records or max(r["date"] for r in records) > max(r["date"] for r in self.records):
+                self.records = records
+
+    def of(self, case: DecodeCase, name: str) -> dict | None:
+        """That of a step or a baseline, if it was timed."""
+        own = [
+            r
+            for r in self.records
+            if name in (r.get("step"), r.get("short"))
+            and all(r[field] == getattr(case, field) for field in IDENTITY)
+            and "median_ms" in r
+        ]
+        return own[-1] if own else None
+
+
+def microseconds(record: dict | None, field: str = "median_ms") -> str:
+    return f"{1e3 * record[field]:.1f}" if record and field in record else "–"
+
+
+def words_of(case: DecodeCase) -> str:
+    """What a row is about."""
+    more = [f"{case.seqlen} queries"] * (case.seqlen > 1) + [f"pages of {case.page_size}"] * (case.page_size > 0)
+    more += [case.kv_dtype] * (case.kv_dtype != case.dtype)
+    return ", ".join([f"{case.heads} / {case.kv_heads}", f"D = {case.head_dim}", *more])
+
+
+def decode_speed(results: DecodeResults, step: str, before: str) -> list[str]:
+    """Microseconds of the step in each case, beside the kernel that only reads, the step that it builds on, and others."""
+    rows = [(case, own) for case in decode_cases() if (own := results.of(case, step))]
+    if not rows:
+        return ["Not measured on a GPU yet: `make bench DECODE=1`."]
+    first = rows[0][1]
+    others = [
+        (name, label)
+        for name, label in [(before, f"step {before.removeprefix('step')}"), *RIVALS.items()]
+        if any(results.of(case, name) for case, _ in rows)
+    ]
+    head = ["heads", "sequences", "keys", "MB", "reads alone", f"**step {step.removeprefix('step')}**", "of the limit"]
+    lines = [
+        [
+            words_of(case),
+            case.batch,
+            case.lengths,
+            f"{1e-6 * own['cache_bytes']:.0f}",
+            microseconds(own, "read_ms"),
+            f"**{microseconds(own)}**",
+            f"{own['median_ms'] / own['read_ms']:.2f}",
+            *(microseconds(results.of(case, name)) for name, _ in others),
+        ]
+        for case, own in rows
+    ]
+    return [
+        f"[Time](measuring.md) on one {first['device']}, bf16, one query unless said otherwise, in microseconds; an "
+        f"empty kernel takes {microseconds(first, 'empty_ms')} (commit {first['commit'][:12]}, {first['date'][:10]}):",
+        "",
+        "| " + " | ".join([*head, *(label for _, label in others)]) + " |",
+        "| " + " | ".join(["---", *["---:"] * (len(head) - 1 + len(others))]) + " |",
+        *("| " + " | ".join(map(str, line)) + " |" for line in lines),
+    ]
