@@ -12,9 +12,8 @@
  *   once, and dS^T is computed from the rounded P^T. So S^T and dP^T need registers one after the
  *   other.
  * - S^T of the next tile is issued before dK of this one: while it becomes P^T, dK is computed.
- * - There are not enough registers for all of dS^T while S^T of the next tile is computed. dK takes
- *   the last quarter of it from shared memory.
- * - TMA stores dV and dK. Under the causal mask, the longest blocks of several heads come first.
+ * - There are not enough registers for dS^T while S^T of the next tile is computed. So dK takes it
+ *   from shared memory, where it is for dQ.
  *
  * What it costs: dQ is computed in parts of 64 x 64, for which dS or K is read twice.
  *
@@ -67,6 +66,23 @@ struct Shared {
 };
 
 // [dq]
+/** Asks for Q, dO and their numbers of a tile of a batch entry. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void load_queries(Shared<T, HEAD_DIM> &shared, const BackwardMaps &maps,
+                                             const Problem &problem, PassHeads heads, int batch,
+                                             QueryTile tile, int stage) {
+  constexpr int BLOCK_M = Tiles<HEAD_DIM>::BLOCK_M;
+  const int q = tile.first_q, q_head = tile.head - batch * problem.q_heads;
+  const int row = 2 * (tile.head - heads.first);
+  uint64_t *const q_full = &shared.q_full[stage], *const do_full = &shared.do_full[stage];
+  load_numbers(shared.lse_log2[stage], maps.numbers, q_full, row, q);
+  mbarrier_arrive_expect(q_full, sizeof *shared.q);
+  load_rows<HEAD_DIM, BLOCK_M>(shared.q[stage], maps.q, q_full, q, q_head, batch);
+  load_numbers(shared.d[stage], maps.numbers, do_full, row + 1, q);
+  mbarrier_arrive_expect(do_full, sizeof *shared.d_o);
+  load_rows<HEAD_DIM, BLOCK_M>(shared.d_o[stage], maps.d_o, do_full, q, q_head, batch);
+}
+
 /** What the third warpgroup does: dQ of all tiles, and all loads. */
 template <typename T, int HEAD_DIM, int BLOCK_M>
 __device__ __forceinline__ void compute_dq(Shared<T, HEAD_DIM> &shared, const BackwardMaps &maps,
@@ -74,30 +90,16 @@ __device__ __forceinline__ void compute_dq(Shared<T, HEAD_DIM> &shared, const Ba
                                            KeyBlock block, const QueryTiles<BLOCK_M> &tiles) {
   constexpr int STAGES = Tiles<HEAD_DIM>::STAGES, BLOCK_N = Tiles<HEAD_DIM>::BLOCK_N;
   const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
-  const int batch = block.first_head / problem.q_heads, first_head = batch * problem.q_heads;
+  const int batch = block.first_head / problem.q_heads;
   QueryTile tile = {block.first_head, tiles.first_q}, ahead = tile;
   PipelineState<STAGES> loaded;
-  const auto load_next = [&]() {  // Q, dO and their numbers
-    const int stage = loaded.index(), q = ahead.first_q, q_head = ahead.head - first_head;
-    const int row = 2 * (ahead.head - heads.first);
-    load_numbers(shared.lse_log2[stage], maps.numbers, &shared.q_full[stage], row, q);
-    mbarrier_arrive_expect(&shared.q_full[stage], sizeof *shared.q);
-    load_rows<HEAD_DIM, BLOCK_M>(shared.q[stage], maps.q, &shared.q_full[stage], q, q_head, batch);
-    load_numbers(shared.d[stage], maps.numbers, &shared.do_full[stage], row + 1, q);
-    mbarrier_arrive_expect(&shared.do_full[stage], sizeof *shared.d_o);
-    load_rows<HEAD_DIM, BLOCK_M>(shared.d_o[stage], maps.d_o, &shared.do_full[stage], q, q_head,
-                                 batch);
+  const auto load_next = [&]() {
+    load_queries(shared, maps, problem, heads, batch, ahead, loaded.index());
     ahead = tiles.next(ahead);
     ++loaded;
   };
   if (threadIdx.x == 0) {
-    const int kv_head = (block.first_head - first_head) / (problem.q_heads / problem.kv_heads);
-    mbarrier_arrive_expect(&shared.kv_full, sizeof shared.k + sizeof shared.v);
-    for (int i = 0; i < BLOCK_N / 64; i++) {
-      const int key = block.first_key + 64 * i;
-      load_rows<HEAD_DIM, 64>(shared.k[i], maps.k, &shared.kv_full, key, kv_head, batch);
-      load_rows<HEAD_DIM, 64>(shared.v[i], maps.v, &shared.kv_full, key, kv_head, batch);
-    }
+    load_keys(shared, maps, problem, block);
     for (int i = 0; i < STAGES && i < tiles.count; i++) load_next();
   }
   mbarrier_wait(&shared.kv_full, 0);

@@ -64,6 +64,32 @@ struct Shared {
   uint64_t ds_full[DS_STAGES], ds_empty[DS_STAGES];  // dS^T has been written; read
 };
 
+// [store]
+/** Multiplies the sums of dV and dK of a warp of a consumer by their factors, and has TMA store
+ * them. Their 16 rows go through the place of those of V. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void store_by_tma(Shared<T, HEAD_DIM> &shared, const BackwardMaps &maps,
+                                             const Problem &problem, const KeyBlock &block,
+                                             int consumer, int warp,
+                                             float (&dv)[HEAD_DIM / MMA_N][4],
+                                             float (&dk)[HEAD_DIM / MMA_N][4]) {
+  const int key = block.first_key + 64 * consumer + 16 * warp;  // the first of this warp
+  const int batch = block.first_head / problem.q_heads, head = block.first_head % problem.q_heads;
+  const int kv_head = head / (problem.q_heads / problem.kv_heads);
+#pragma unroll
+  for (int j = 0; j < HEAD_DIM / 2; j++) {
+    dv[j / 4][j % 4] *= 1.0f / (1 << P_SHIFT<T>);
+    dk[j / 4][j % 4] *= problem.scale;
+  }
+  named_barrier_sync<WARPGROUP_THREADS>(1 + consumer);  // all warps have done with V
+  if (key >= problem.kv_len) return;
+  T *const own = shared.v[consumer] + 16 * warp * HEAD_DIM;
+  store_tile<HEAD_DIM>(dv, own, maps.d_v, key, kv_head, batch);
+  store_tile<HEAD_DIM>(dk, own, maps.d_k, key, kv_head, batch);
+  if (threadIdx.x % WARP_SIZE == 0) tma_store_wait<0>();  // shared memory must stay until then
+}
+// [store]
+
 /** What a consumer does: dV and dK of its 64 keys, and their dS^T. */
 template <typename T, int HEAD_DIM, int BLOCK_M>
 __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const BackwardMaps &maps,
@@ -72,22 +98,7 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Backw
   float dv[1][HEAD_DIM / MMA_N][4] = {}, dk[1][HEAD_DIM / MMA_N][4] = {};
   sum_gradients(shared, problem, block, tiles, consumer, dv, dk);
   const int warp = __shfl_sync(FULL_WARP, threadIdx.x / WARP_SIZE % 4, 0);
-  const int key = block.first_key + 64 * consumer + 16 * warp;  // the first of this warp
-  // [store]
-  const int batch = block.first_head / problem.q_heads, head = block.first_head % problem.q_heads;
-  const int kv_head = head / (problem.q_heads / problem.kv_heads);
-#pragma unroll
-  for (int j = 0; j < HEAD_DIM / 2; j++) {
-    dv[0][j / 4][j % 4] *= 1.0f / (1 << P_SHIFT<T>);
-    dk[0][j / 4][j % 4] *= problem.scale;
-  }
-  named_barrier_sync<WARPGROUP_THREADS>(1 + consumer);  // all warps have done with V
-  if (key >= problem.kv_len) return;
-  T *const own = shared.v[consumer] + 16 * warp * HEAD_DIM;
-  store_tile<HEAD_DIM>(dv[0], own, maps.d_v, key, kv_head, batch);
-  store_tile<HEAD_DIM>(dk[0], own, maps.d_k, key, kv_head, batch);
-  if (threadIdx.x % WARP_SIZE == 0) tma_store_wait<0>();  // shared memory must stay until then
-  // [store]
+  store_by_tma(shared, maps, problem, block, consumer, warp, dv[0], dk[0]);
 }
 
 // [order]

@@ -26,12 +26,12 @@
 #include "device/backward_maps.cuh"
 #include "device/backward_order.cuh"
 #include "device/backward_rows.cuh"
+#include "device/backward_store.cuh"
 #include "device/backward_tile.cuh"
 #include "device/dq_sums.cuh"
 #include "device/log2.cuh"
 #include "device/pipeline.cuh"
 #include "device/ptx_hopper.cuh"
-#include "device/store_tile.cuh"
 #include "device/swizzle_tile.cuh"
 #include "device/warp.cuh"
 #include "device/wgmma_tile.cuh"
@@ -123,20 +123,7 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Backw
   }
   wgmma_wait<0>(dk[0]);
   // [loop]
-  const int key = block.first_key + row;
-  const int batch = block.first_head / problem.q_heads, head = block.first_head % problem.q_heads;
-  const int kv_head = head / (problem.q_heads / problem.kv_heads);
-#pragma unroll
-  for (int j = 0; j < HEAD_DIM / 2; j++) {
-    dv[0][j / 4][j % 4] *= 1.0f / (1 << P_SHIFT<T>);
-    dk[0][j / 4][j % 4] *= problem.scale;
-  }
-  named_barrier_sync<WARPGROUP_THREADS>(1 + consumer);  // all warps have done with V
-  if (key >= problem.kv_len) return;
-  T *const own = shared.v[consumer] + 16 * warp * HEAD_DIM;
-  store_tile<HEAD_DIM>(dv[0], own, maps.d_v, key, kv_head, batch);
-  store_tile<HEAD_DIM>(dk[0], own, maps.d_k, key, kv_head, batch);
-  if (threadIdx.x % WARP_SIZE == 0) tma_store_wait<0>();  // shared memory must stay until then
+  store_by_tma(shared, maps, problem, block, consumer, warp, dv[0], dk[0]);
 }
 
 /** dK, dV and sums of dQ: one thread block for BLOCK_N keys of one key/value head. */

@@ -14,8 +14,8 @@
  * - As in steps 17b and 17c: LSE and D are loaded four at a time, TMA stores dV and dK, and under
  *   the causal mask the longest blocks come first.
  *
- * What it costs: with 512 threads ptxas wants each instruction to get by with 128 registers. A
- * wgmma of 256 columns does not, so dV and dK are computed in halves, too.
+ * What it costs: with 512 threads ptxas refuses instructions that need more than 128 registers. A
+ * wgmma of 256 columns does, so dV and dK are computed in halves, too.
  *
  * What to look at: what a warpgroup has in flight, and what makes the tensor cores busy all the
  * same; which barrier makes it safe to overwrite P^T.

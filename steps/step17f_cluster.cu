@@ -15,7 +15,7 @@
  *
  * What it costs: no block can be more than two tiles ahead of the other.
  *
- * What to look at: which barriers hear from both blocks; why arrivals at the other block are
+ * What to look at: at which barriers both blocks arrive; why arrivals at the other block are
  * relaxed; why no block may end before the other.
  */
 #include <math.h>

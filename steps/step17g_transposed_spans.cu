@@ -33,13 +33,13 @@
 #include "device/backward_launch.cuh"
 #include "device/backward_maps.cuh"
 #include "device/backward_rows.cuh"
+#include "device/backward_store.cuh"
 #include "device/backward_tile.cuh"
 #include "device/dq_sums.cuh"
 #include "device/key_plans.cuh"
 #include "device/log2.cuh"
 #include "device/pipeline.cuh"
 #include "device/ptx_hopper.cuh"
-#include "device/store_tile.cuh"
 #include "device/swizzle_tile.cuh"
 #include "device/warp.cuh"
 #include "device/wgmma_tile.cuh"
@@ -143,14 +143,7 @@ __device__ __forceinline__ void compute_dq(Shared<T, HEAD_DIM> &shared, const Ma
     if ((int)loaded.count < list.count) ahead = list.tiles[loaded.count];
   };
   if (threadIdx.x == 0) {
-    const int batch = block.first_head / problem.q_heads;
-    const int kv_head = block.first_head % problem.q_heads / (problem.q_heads / problem.kv_heads);
-    mbarrier_arrive_expect(&shared.kv_full, sizeof shared.k + sizeof shared.v);
-    for (int i = 0; i < BLOCK_N / 64; i++) {
-      const int key = block.first_key + 64 * i;
-      load_rows<HEAD_DIM, 64>(shared.k[i], maps.k, &shared.kv_full, key, kv_head, batch);
-      load_rows<HEAD_DIM, 64>(shared.v[i], maps.v, &shared.kv_full, key, kv_head, batch);
-    }
+    load_keys(shared, maps, problem, block);
     if (list.count > 0) ahead = list.tiles[0];
     for (int i = 0; i < STAGES && i < list.count; i++) load_next();
   }
@@ -242,7 +235,7 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Maske
   float dv[1][HEAD_DIM / MMA_N][4] = {}, dk[1][HEAD_DIM / MMA_N][4] = {};
   uint32_t p[N / 2][4];  // P^T of a tile, rounded
   PipelineState<Tiles<HEAD_DIM>::STAGES> state;
-  bool masked = false;  // some elements of the next tile
+  bool masked = false;  // some elements of the next tile; read before its product, not behind it
   const auto start_s = [&](float(&s)[N][4]) {
     mbarrier_wait(&shared.q_full[state.index()], state.phase());
     masked = shared.tiles[state.count % Tiles<HEAD_DIM>::TILE_SLOTS].masked(consumer);
@@ -286,20 +279,7 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Maske
     wgmma_wait<0>(dk[0]);
   }
   if (end < list.count) skip_queries(shared, end);
-  const int key = block.first_key + row;
-  const int batch = block.first_head / problem.q_heads, head = block.first_head % problem.q_heads;
-  const int kv_head = head / (problem.q_heads / problem.kv_heads);
-#pragma unroll
-  for (int j = 0; j < HEAD_DIM / 2; j++) {
-    dv[0][j / 4][j % 4] *= 1.0f / (1 << P_SHIFT<T>);
-    dk[0][j / 4][j % 4] *= problem.scale;
-  }
-  named_barrier_sync<WARPGROUP_THREADS>(1 + consumer);  // all warps have done with V
-  if (key >= problem.kv_len) return;
-  T *const own = shared.v[consumer] + 16 * warp * HEAD_DIM;
-  store_tile<HEAD_DIM>(dv[0], own, maps.d_v, key, kv_head, batch);
-  store_tile<HEAD_DIM>(dk[0], own, maps.d_k, key, kv_head, batch);
-  if (threadIdx.x % WARP_SIZE == 0) tma_store_wait<0>();  // shared memory must stay until then
+  store_by_tma(shared, maps, problem, block, consumer, warp, dv[0], dk[0]);
 }
 
 // [order]

@@ -9,7 +9,7 @@
  * - Each warp of this warpgroup has turns of its own, for its rows, and waits for no other warp.
  * - Blocks of the first keys start first and add first. All blocks of a head start at its last
  *   queries and end at the first ones that they need, each a little behind the block before it.
- * - Blocks of many heads start by turns, because those of one head follow each other slowly.
+ * - Blocks of several heads start alternately, because those of one head follow each other slowly.
  *
  * What it costs: a fence for each turn, and blocks wait where others are late.
  *
@@ -20,18 +20,19 @@
 #include "backward.h"
 #include "device/add_dq.cuh"
 #include "device/backward_consumer.cuh"
+#include "device/backward_dq_group.cuh"
 #include "device/backward_fours.cuh"
 #include "device/backward_groups.cuh"
 #include "device/backward_hopper.cuh"
 #include "device/backward_launch.cuh"
 #include "device/backward_maps.cuh"
 #include "device/backward_rows.cuh"
+#include "device/backward_store.cuh"
 #include "device/backward_tile.cuh"
 #include "device/dq_sums.cuh"
 #include "device/log2.cuh"
 #include "device/pipeline.cuh"
 #include "device/ptx_hopper.cuh"
-#include "device/store_tile.cuh"
 #include "device/swizzle_tile.cuh"
 #include "device/warp.cuh"
 #include "device/wgmma_tile.cuh"
@@ -75,20 +76,7 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Backw
   float dv[1][HEAD_DIM / MMA_N][4] = {}, dk[1][HEAD_DIM / MMA_N][4] = {};
   sum_gradients(shared, problem, block, tiles, consumer, dv, dk);
   const int warp = __shfl_sync(FULL_WARP, threadIdx.x / WARP_SIZE % 4, 0);
-  const int key = block.first_key + 64 * consumer + 16 * warp;  // the first of this warp
-  const int batch = block.first_head / problem.q_heads, head = block.first_head % problem.q_heads;
-  const int kv_head = head / (problem.q_heads / problem.kv_heads);
-#pragma unroll
-  for (int j = 0; j < HEAD_DIM / 2; j++) {
-    dv[0][j / 4][j % 4] *= 1.0f / (1 << P_SHIFT<T>);
-    dk[0][j / 4][j % 4] *= problem.scale;
-  }
-  named_barrier_sync<WARPGROUP_THREADS>(1 + consumer);  // all warps have done with V
-  if (key >= problem.kv_len) return;
-  T *const own = shared.v[consumer] + 16 * warp * HEAD_DIM;
-  store_tile<HEAD_DIM>(dv[0], own, maps.d_v, key, kv_head, batch);
-  store_tile<HEAD_DIM>(dk[0], own, maps.d_k, key, kv_head, batch);
-  if (threadIdx.x % WARP_SIZE == 0) tma_store_wait<0>();  // shared memory must stay until then
+  store_by_tma(shared, maps, problem, block, consumer, warp, dv[0], dk[0]);
 }
 
 // [turns]
@@ -142,20 +130,6 @@ __device__ __forceinline__ KeyBlock ordered_block(const Problem &problem, PassHe
 }
 // [turns]
 
-/** Asks for K and V of a block. */
-template <typename T, int HEAD_DIM>
-__device__ __forceinline__ void load_keys(Shared<T, HEAD_DIM> &shared, const BackwardMaps &maps,
-                                          const Problem &problem, const KeyBlock &block) {
-  const int batch = block.first_head / problem.q_heads, head = block.first_head % problem.q_heads;
-  const int kv_head = head / (problem.q_heads / problem.kv_heads);
-  mbarrier_arrive_expect(&shared.kv_full, sizeof shared.k + sizeof shared.v);
-  for (int i = 0; i < CONSUMERS; i++) {
-    const int key = block.first_key + 64 * i;
-    load_rows<HEAD_DIM, 64>(shared.k[i], maps.k, &shared.kv_full, key, kv_head, batch);
-    load_rows<HEAD_DIM, 64>(shared.v[i], maps.v, &shared.kv_full, key, kv_head, batch);
-  }
-}
-
 /** As compute_dq(), but each warp adds to a tile when it is its turn. */
 template <typename T, int HEAD_DIM, int BLOCK_M>
 __device__ __forceinline__ void compute_dq_in_turns(Shared<T, HEAD_DIM> &shared,
@@ -165,19 +139,11 @@ __device__ __forceinline__ void compute_dq_in_turns(Shared<T, HEAD_DIM> &shared,
                                                     const QueryTiles<BLOCK_M> &tiles) {
   constexpr int STAGES = Tiles<HEAD_DIM>::STAGES, BLOCK_N = Tiles<HEAD_DIM>::BLOCK_N;
   const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
-  const int batch = block.first_head / problem.q_heads, first_head = batch * problem.q_heads;
+  const int batch = block.first_head / problem.q_heads;
   QueryTile tile = {block.first_head, tiles.first_q}, ahead = tile;
   PipelineState<STAGES> loaded;
-  const auto load_next = [&]() {  // Q, dO and their numbers
-    const int stage = loaded.index(), q = ahead.first_q, q_head = ahead.head - first_head;
-    const int row = 2 * (ahead.head - heads.first);
-    load_numbers(shared.lse_log2[stage], maps.numbers, &shared.q_full[stage], row, q);
-    mbarrier_arrive_expect(&shared.q_full[stage], sizeof *shared.q);
-    load_rows<HEAD_DIM, BLOCK_M>(shared.q[stage], maps.q, &shared.q_full[stage], q, q_head, batch);
-    load_numbers(shared.d[stage], maps.numbers, &shared.do_full[stage], row + 1, q);
-    mbarrier_arrive_expect(&shared.do_full[stage], sizeof *shared.d_o);
-    load_rows<HEAD_DIM, BLOCK_M>(shared.d_o[stage], maps.d_o, &shared.do_full[stage], q, q_head,
-                                 batch);
+  const auto load_next = [&]() {
+    load_queries(shared, maps, problem, heads, batch, ahead, loaded.index());
     ahead = tiles.next(ahead);
     ++loaded;
   };
@@ -275,9 +241,10 @@ static cudaError_t clear(const Problem &problem, void *workspace, int heads, cud
   return cudaMemsetAsync((void *)first, 0, end - first, stream);
 }
 
+/** For each head. The count of blocks that have started is needed once only. */
 static size_t workspace_bytes(const Problem *problem) {
   return dq_workspace_bytes(problem) +
-         sizeof(uint32_t) * (4 + padded_rows(*problem) / TURN_QUERIES * 4);
+         sizeof(uint32_t) * (1 + padded_rows(*problem) / TURN_QUERIES * 4);
 }
 
 static cudaError_t backward(const Problem *problem, const BackwardTensors *t, int heads,

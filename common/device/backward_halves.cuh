@@ -13,9 +13,9 @@
 #include "device/pipeline.cuh"
 #include "device/store_tile.cuh"
 
-/** Where a pipeline of `stages` stages is: as PipelineState, with a number that differs between
+/** The state of a pipeline of `stages` stages: as PipelineState, for a number that differs between
  * warpgroups. */
-struct Ring {
+struct StageState {
   int stages;         /**< how many there are */
   int index = 0;      /**< the next one */
   uint32_t phase = 0; /**< the parity of its barriers' phase */
@@ -25,8 +25,9 @@ struct Ring {
     if (++index == stages) index = 0, phase ^= 1;
   }
   /** The one before. */
-  __device__ __forceinline__ Ring previous() const {
-    return index > 0 ? Ring{stages, index - 1, phase} : Ring{stages, stages - 1, phase ^ 1};
+  __device__ __forceinline__ StageState previous() const {
+    return index > 0 ? StageState{stages, index - 1, phase}
+                     : StageState{stages, stages - 1, phase ^ 1};
   }
 };
 
@@ -36,8 +37,8 @@ struct Halves {
   T (*stages)[ELEMENTS]; /**< where they lie */
   uint64_t *full;        /**< a half has arrived */
   uint64_t *empty;       /**< all consumer warps have read it */
-  Ring next;             /**< the next half */
-  Ring unread;           /**< the first one that this warp has not released */
+  StageState next;       /**< the next half */
+  StageState unread;     /**< the first one that this warp has not released */
 
   /** Waits for the next half, which a wgmma is to read. */
   __device__ __forceinline__ const T *take() {
@@ -55,7 +56,7 @@ struct Halves {
   }
   /** Waits until all warps have read all halves. */
   __device__ __forceinline__ void wait_for_all() const {
-    const Ring last = unread.previous();
+    const StageState last = unread.previous();
     mbarrier_wait(&empty[last.index], last.phase);
   }
 };
@@ -79,18 +80,18 @@ __device__ __forceinline__ void load_halves(T (&halves)[STAGES][ELEMENTS],
                                             KeyBlock block, const QueryTiles<BLOCK_M> &tiles) {
   const int batch = block.first_head / problem.q_heads;
   QueryTile tile = {block.first_head, tiles.first_q};
-  Ring ring = {STAGES};
+  StageState state = {STAGES};
   for (int i = 0; i < tiles.count; i++, tile = tiles.next(tile)) {
-    for (int half = 0; half < 2; half++, ++ring) {
-      uint64_t *const barrier = &full[ring.index];
-      mbarrier_wait(&empty[ring.index], ring.phase ^ 1);  // all have read what was there
+    for (int half = 0; half < 2; half++, ++state) {
+      uint64_t *const barrier = &full[state.index];
+      mbarrier_wait(&empty[state.index], state.phase ^ 1);  // all have read what was there
       mbarrier_arrive_expect(barrier, sizeof *halves + (half == 0 ? sizeof *numbers : 0));
       if (half == 0) {
         const int row = 2 * (tile.head - heads.first) + number;
-        tma_load(numbers[ring.index], numbers_map, barrier, tile.first_q, row, 0, 0);
+        tma_load(numbers[state.index], numbers_map, barrier, tile.first_q, row, 0, 0);
       }
       for (int column = 0; column < HEAD_DIM / 2; column += 64) {
-        tma_load(halves[ring.index] + BLOCK_M * column, map, barrier, half * HEAD_DIM / 2 + column,
+        tma_load(halves[state.index] + BLOCK_M * column, map, barrier, half * HEAD_DIM / 2 + column,
                  tile.first_q, tile.head - batch * problem.q_heads, batch);
       }
     }

@@ -20,11 +20,10 @@ __device__ __forceinline__ void load_numbers(float (&target)[ROWS], const CUtens
   tma_load(target, map, full, q, row, 0, 0);
 }
 
-/** What the one producing thread does: it asks for K and V, then for all tiles of queries. */
-template <typename T, int HEAD_DIM, int BLOCK_M>
-__device__ __forceinline__ void produce(Shared<T, HEAD_DIM> &shared, const BackwardMaps &maps,
-                                        const Problem &problem, PassHeads heads, KeyBlock block,
-                                        const QueryTiles<BLOCK_M> &tiles) {
+/** Asks for K and V of a block, which stay. They lie in parts of 64 rows. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void load_keys(Shared<T, HEAD_DIM> &shared, const BackwardMaps &maps,
+                                          const Problem &problem, KeyBlock block) {
   const int batch = block.first_head / problem.q_heads, head = block.first_head % problem.q_heads;
   const int kv_head = head / (problem.q_heads / problem.kv_heads);
   mbarrier_arrive_expect(&shared.kv_full, sizeof shared.k + sizeof shared.v);
@@ -33,6 +32,15 @@ __device__ __forceinline__ void produce(Shared<T, HEAD_DIM> &shared, const Backw
     load_rows<HEAD_DIM, 64>(shared.k[i], maps.k, &shared.kv_full, key, kv_head, batch);
     load_rows<HEAD_DIM, 64>(shared.v[i], maps.v, &shared.kv_full, key, kv_head, batch);
   }
+}
+
+/** What the one producing thread does: it asks for K and V, then for all tiles of queries. */
+template <typename T, int HEAD_DIM, int BLOCK_M>
+__device__ __forceinline__ void produce(Shared<T, HEAD_DIM> &shared, const BackwardMaps &maps,
+                                        const Problem &problem, PassHeads heads, KeyBlock block,
+                                        const QueryTiles<BLOCK_M> &tiles) {
+  const int batch = block.first_head / problem.q_heads;
+  load_keys(shared, maps, problem, block);
   QueryTile tile = {block.first_head, tiles.first_q};
   PipelineState<Tiles<HEAD_DIM>::STAGES> state;
   for (int i = 0; i < tiles.count; i++, ++state, tile = tiles.next(tile)) {

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -424,15 +425,18 @@ def write_masks() -> None:
             part.replace(path)
 
 
-def prepare_judge() -> None:
+def prepare_judge(exercises: Iterable[Exercise] = EXERCISES.values()) -> None:
+    """Builds the judges of these exercises, and writes the masks of their cases."""
     write_masks()
-    programs = [str((JUDGES / name).relative_to(ROOT)) for name in ("judge", "judge_e4m3", "judge_backward")]
-    subprocess.run(
-        [MAKE, "-s", "--no-print-directory", "BACKEND=cpu", *programs],
-        cwd=ROOT,
-        check=True,
-        env={**os.environ, **OWN_MAKE},
-    )
+    judges = dict.fromkeys(exercise.judge for exercise in exercises if not exercise.is_foundation)
+    if judges:
+        programs = [str((JUDGES / name).relative_to(ROOT)) for name in judges]
+        subprocess.run(
+            [MAKE, "-s", "--no-print-directory", "BACKEND=cpu", *programs],
+            cwd=ROOT,
+            check=True,
+            env={**os.environ, **OWN_MAKE},
+        )
 
 
 # --- Commands --------------------------------------------------------------------------------------
@@ -453,7 +457,7 @@ def check(name: str) -> int:
         path.write_text(sources(exercise)[1])
         print("  (just written; it will not be overwritten: edit it, then run this again)")
     sys.stdout.flush()
-    prepare_judge()
+    prepare_judge([exercise])
     failed, reached = 0, 0.0
     for mark in marks_of(exercise, name):
         reached += mark.reached
@@ -480,12 +484,15 @@ def grade(*names: str) -> int:
     if wrong := set(names) - set(EXERCISES):
         print(f"make grade: ONLY: there is no exercise {', '.join(sorted(wrong))}", file=sys.stderr)
         return 2
-    prepare_judge()
+    asked = {
+        name: exercise
+        for name, exercise in EXERCISES.items()
+        if (name in names if names else (FOLDER / f"{name}.cu").exists())
+    }
+    prepare_judge(asked.values())
     table = []
-    for name, exercise in EXERCISES.items():
+    for name, exercise in asked.items():
         started = (FOLDER / f"{name}.cu").exists()
-        if name not in names if names else not started:
-            continue
         missing = [Mark("not handed in", 0, exercise.points, f"there is no file {name}.cu")]
         marks = marks_of(exercise, name) if started else missing
         reached = round(sum(mark.reached for mark in marks), 1)

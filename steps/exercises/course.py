@@ -153,6 +153,7 @@ COURSE = (
             ("ex36", 2, 35, "sums in the order of fragments, additions of 16 bytes"),
             ("broken31", 2, 25, "why a right answer proves little"),
             ("broken32", 3, 35, "finding a fault from what is right and what is wrong"),
+            ("ex38", 3, 60, "the mask of each query, transposed to lists of each block of keys"),
             ("broken35", 2, 25, "who decides what is loaded, and who uses it"),
         ),
     ),

@@ -19,7 +19,7 @@
 constexpr int THREADS = 256, WARP = 32, WARPS = THREADS / WARP;
 constexpr int AT_ONCE = 8;             // loads of a thread that do not wait for each other
 constexpr int BLOCKS = 8;              // of a cluster, and parts of a row
-constexpr int ROW_ON_GPU = 64 * 1024;  // 256 KiB, of which each block keeps 32: seven fit on an SM
+constexpr int ROW_ON_GPU = 64 * 1024;  // 256 KiB, of which each block keeps 32: six fit on an SM
 constexpr int ROW_ON_CPU = 2048;
 
 // [parts]

@@ -50,7 +50,7 @@ def sources_hash(step: str) -> str:
     included(ROOT / step_file(ROOT, step), sources)
     backend = [path for path in sorted((ROOT / "common/simt").rglob("*")) if path.suffix in (".cuh", ".c", ".h", ".S")]
     tools = [Path(__file__).with_name(name) for name in ("judge.py", "workspace.py")]
-    names = ("step_under_test.c", "decode_under_test.c", "place_tensors.h", "limits.py")
+    names = ("step_under_test.c", "solve_problem.h", "decode_under_test.c", "place_tensors.h", "limits.py")
     called = [ROOT / "tests/lib" / name for name in names]
     return hash_of(b"".join(path.read_bytes() for path in [*sources, *backend, *tools, *called]))
 

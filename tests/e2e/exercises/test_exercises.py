@@ -40,6 +40,7 @@ EQUIVALENT: dict[str, str] = {
     "ex30 | make_plans_kernel | index + 1 | 0": "a tile with the first key may run mask code, and no span ends before it",
     "ex30 | make_plans_kernel | index - 1 | 0": "no span begins or ends there: the largest of them is the same",
     "ex34 | keys_kernel | index - 1 | causal ? max(first_k - problem.kv_len + problem.q_len, 0) : 0": "at most one tile more, in which all entries are masked",
+    "ex38 | make_lists_kernel | index + 1 | 2": "a place of an array that nobody uses",
     "exf09 | run_events | index + 1 | 0": "flags of cudaStreamWaitEvent, which matter in a capture alone",
     "exf09 | run_events | index - 1 | 0": "flags of cudaStreamWaitEvent, which matter in a capture alone",
     "exf10 | try_lock | index + 1 | 1": "any number but 0 says that the lock is taken",

@@ -40,4 +40,9 @@ inline CUtensorMap matrix_map(void *matrix, int rows, int box_rows, CUtensorMapS
                    swizzle});
 }
 
+/** Describes a matrix of 16 columns without swizzle, as 8 x 8 elements one after the other. */
+__host__ __device__ inline uint64_t small_descriptor(int start) {
+  return (uint64_t)start >> 4 | (uint64_t)(128 >> 4) << 16 | (uint64_t)(256 >> 4) << 32;
+}
+
 #endif

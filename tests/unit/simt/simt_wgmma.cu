@@ -171,11 +171,6 @@ TEST(products_of_all_layouts) {
 
 enum { B_START = 2048, SMALL_SHARED = B_START + 512 };
 
-/** A matrix of 16 columns without swizzle, as 8 x 8 elements one after the other. */
-static __host__ __device__ uint64_t small_descriptor(int start) {
-  return (uint64_t)start >> 4 | (uint64_t)(128 >> 4) << 16 | (uint64_t)(256 >> 4) << 32;
-}
-
 __device__ void fill(int begin, int end, float number) {
   __syncthreads();
   for (int i = begin / 2 + threadIdx.x; i < end / 2; i += blockDim.x) ((__half *)smem)[i] = number;
