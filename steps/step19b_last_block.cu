@@ -15,7 +15,7 @@
  * What it costs: one block merges what `parts` blocks have computed, while the rest of the GPU has
  * nothing to do any more. With many parts of many rows that takes longer than a launch.
  *
- * What to look at: finish_parts(). Each of its five lines is needed; docs/lab.md says for what.
+ * What to look at: finish_parts(). docs/lab.md says what each of its lines is for.
  */
 #include "decode.h"
 #include "device/decode_launch.cuh"
