@@ -38,7 +38,7 @@ constexpr int KEYS = 4;     // that a lane loads before it uses the first
 
 /** Keys that a block has in flight: a row of K or V has HEAD_DIM / COLUMNS lanes. */
 template <int HEAD_DIM>
-constexpr int TILE_KEYS = WARPS *KEYS *WARP_SIZE *COLUMNS / HEAD_DIM;
+constexpr int TILE_KEYS = THREADS / (HEAD_DIM / COLUMNS) * KEYS;
 // [sizes]
 
 // [keys_of_query]
@@ -145,8 +145,7 @@ struct WarpParts {
   alignas(16) float o[WARPS][HEAD_DIM + HEAD_DIM / 8];  // at padded(column)
 };
 
-/** Four floats of padding after 32: eight lanes that store 16 of every 32 bytes are in all banks.
- */
+/** Four floats of padding after 32: eight lanes that store 16 of 32 bytes reach all banks. */
 __device__ __forceinline__ int padded(int column) {
   return column + column / 32 * 4;
 }

@@ -4,7 +4,7 @@
  *
  * The idea: query heads that share a key/value head multiply the same K and V. So one thread block
  * has all rows of Q that belong to a key/value head, its new queries included: what it has loaded
- * serves each of them. With a group of 8 heads the kernel does eight operations for each byte.
+ * serves each of them. With a group of four heads it does four operations for each byte.
  *
  * What changed since step 18: a lane has its eight columns of q and O of several rows, and as many
  * online softmaxes. The loop is the same, with a loop over rows inside where a row of K or V is
@@ -27,7 +27,7 @@
 #include "device/log2.cuh"
 
 // [row_group]
-/** Thread blocks for so many rows each that an SM has room for: nvcc limits the registers to that.
+/** Blocks for so many rows that an SM has room for: nvcc limits the registers of a thread to that.
  */
 constexpr int blocks_per_sm(int rows) {
   return rows == 1 ? 6 : rows == 2 ? 5 : 4;

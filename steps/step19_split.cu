@@ -47,8 +47,8 @@ static int part_count(const Config *config, const Problem *problem, int most, in
   const int64_t most_bytes =
       max(problem->batch * problem->kv_heads * head_bytes / 100, (int64_t)4000000);
   const int64_t bytes_of_part = row_count(*problem) * (problem->head_dim + 1) * sizeof(float);
-  const int row_groups = row_blocks(config, problem),
-            tiles = (keys + config->keys - 1) / config->keys;
+  const int row_groups = row_blocks(config, problem);
+  const int tiles = (keys + config->keys - 1) / config->keys;
   const int room = device_attribute(cudaDevAttrMultiProcessorCount) * blocks_per_sm(config->rows);
   const int limit = (int)min((int64_t)min(most, tiles), most_bytes / bytes_of_part);
   int best = 1, least = INT_MAX;

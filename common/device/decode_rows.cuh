@@ -10,7 +10,7 @@
 
 // As in steps/step18b_group.cu:
 
-/** Thread blocks for so many rows each that an SM has room for: nvcc limits the registers to that.
+/** Blocks for so many rows that an SM has room for: nvcc limits the registers of a thread to that.
  */
 constexpr int blocks_per_sm(int rows) {
   return rows == 1 ? 6 : rows == 2 ? 5 : 4;
