@@ -159,8 +159,8 @@ COURSE = (
     Chapter(
         "Decode",
         (
-            ("ex38", 2, 30, "merging parts of a softmax, of lanes and of warps"),
-            ("ex39", 2, 30, "dividing keys evenly, and merging by LSE"),
+            ("ex39", 2, 30, "merging parts of a softmax, of lanes and of warps"),
+            ("ex40", 2, 30, "dividing keys evenly, and merging by LSE"),
             ("broken36", 2, 20, "what has to happen before a block may be counted"),
             ("broken37", 1, 15, "what one pass leaves to the next"),
         ),

@@ -439,13 +439,13 @@ EXERCISES = {exercise.name: exercise for exercise in (
         Part("other groups, several batch entries", 2,
              ("-n 20 -k 30 -H 6 -G 2 -b 2 -d 8 -m causal", "-n 20 -k 40 -H 4 -G 1 -d 40 --layout bnhd"))),
         fails="two blocks write the same bytes", judge="judge_backward"),
-    Exercise("ex38", "step18", ("__half, 64", "__half, 128"), (
+    Exercise("ex39", "step18", ("__half, 64", "__half, 128"), (
         Part("keys of one warp", 2, ("-k 10 -H 1", "-k 8 -d 128 -H 4 -G 2")),
         Part("keys of all warps", 2, ("-k 300", "-k 200 -d 128 -i spiky")),
         Part("several lengths, queries without a key", 1,
              ("-b 2 --lengths 0,70 -H 4 -G 2", "-n 3 -k 100 -b 2 --lengths 2,90"))),
         fails="it is the row of a query that attends to no key", judge="judge_decode"),
-    Exercise("ex39", "step19", ("__half, 64, 1", "__half, 64, 4", "__half, 128, 4"), (
+    Exercise("ex40", "step19", ("__half, 64, 1", "__half, 64, 4", "__half, 128, 4"), (
         Part("parts of equal length", 2, ("-k 1024 -H 4 -G 1", "-k 2048 -d 128 -H 8 -G 2")),
         Part("other lengths, empty parts", 2,
              ("-k 1000 -H 4 -G 1", "-k 3000 -b 2 --lengths 100,3000 -H 4 -G 1", "-k 900 -b 2 --lengths 0,700 -i spiky")),
