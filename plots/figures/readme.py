@@ -114,8 +114,8 @@ def table(results: Results, backward_results: Results, brief: bool = False) -> s
         f"speedup over {'' if brief else 'FlashAttention-2 and cuDNN as PyTorch has them, and over '}"
         "FlashAttention-3: medians of interleaved runs.",
     ]
-    backward = step_names("backward")
-    if others := [step.removeprefix("step") for step in in_order() if step not in (*records, *backward)]:
+    backward, decode = step_names("backward"), step_names("decode")
+    if others := [step.removeprefix("step") for step in in_order() if step not in (*records, *backward, *decode)]:
         lines[-1] += f" Steps {listed(others)} are for other head dimensions: see their pages."
     if in_e4m3:
         lines[-1] += f" Step {', '.join(map(name_of, in_e4m3))} and its baseline take e4m3."
@@ -125,6 +125,11 @@ def table(results: Results, backward_results: Results, brief: bool = False) -> s
         lines[-1] += (
             f" They run on the same shape (commit {behind[0]['commit']}, {behind[0]['date'][:10]}, on one "
             f"{behind[0]['device']}), and × is then the speedup over the backward passes of the others."
+        )
+    if decode:
+        lines[-1] += (
+            f" Steps {listed([step.removeprefix('step') for step in decode])} decode: they are measured on caches of "
+            "many lengths, see their pages."
         )
     return "\n".join(lines)
 

@@ -294,6 +294,12 @@ def with_hints(why: str, program: Path, options: list[str]) -> str:
     return "\n".join([*hints, why])
 
 
+def left_in_workspace(program: Path, options: list[str]) -> str:
+    """What its own check says of a workspace that the next pass needs to be 0; empty if it is."""
+    _, said = run_limited([str(program), *options, "--repeat", "0"])
+    return next((line.strip() for line in said.splitlines() if line.startswith("  not 0 after the pass: ")), "")
+
+
 # --- Grading ---------------------------------------------------------------------------------------
 
 
@@ -329,7 +335,10 @@ def share(own: float, best: float, limits: tuple[float, float]) -> float:
 
 def sized(exercise: Exercise, case: str) -> str:
     """With the CPU backend's default sizes for those that the case leaves open."""
-    return case if BACKEND == "cpu" or exercise.is_foundation else f"-b 1 -H 2 -n 256 -d 64 {case}"
+    if BACKEND == "cpu" or exercise.is_foundation:
+        return case
+    lengths = "-n 1 -k 256" if exercise.judge == "judge_decode" else "-n 256"
+    return f"-b 1 -H 2 {lengths} -d 64 {case}"
 
 
 def mark_cost(program: Path, solution: Path, exercise: Exercise, part: Part, outcome: Outcome) -> Mark:
@@ -365,6 +374,8 @@ def mark_part(program: Path, solution: Path | None, exercise: Exercise, part: Pa
                 why = judge(exercise, options, scratch, outcome)
                 if why and not exercise.rule:  # its own check knows no other rule
                     why = with_hints(why, program, options)
+                if not why and exercise.judge == "judge_decode":
+                    why = left_in_workspace(program, options)
         if why:
             setting = part.setting if BACKEND == "cpu" else ""
             with_what = " ".join(filter(None, (setting, case)))

@@ -157,4 +157,13 @@ COURSE = (
             ("broken35", 2, 25, "who decides what is loaded, and who uses it"),
         ),
     ),
+    Chapter(
+        "Decode",
+        (
+            ("ex39", 2, 30, "merging parts of a softmax, of lanes and of warps"),
+            ("ex40", 2, 30, "dividing keys evenly, and merging by LSE"),
+            ("broken36", 2, 20, "what has to happen before a block may be counted"),
+            ("broken37", 1, 15, "what one pass leaves to the next"),
+        ),
+    ),
 )

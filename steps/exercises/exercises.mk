@@ -35,7 +35,7 @@ EXERCISE_FOLDER := $(BUILD)/exercises
 EXERCISE_INCLUDE := $(EXERCISE_FOLDER)/include
 exercise_flags = $(patsubst -Icommon,-I$(EXERCISE_INCLUDE),$(1)) -Isteps/foundations
 
-SHARED_HEADERS := $(addprefix $(EXERCISE_INCLUDE)/,device attention.h backward.h block_mask.h float16.h tensor_map_limits.h)
+SHARED_HEADERS := $(addprefix $(EXERCISE_INCLUDE)/,device attention.h backward.h block_mask.h decode.h float16.h tensor_map_limits.h)
 
 $(SHARED_HEADERS): $(EXERCISE_INCLUDE)/%:
 	@mkdir -p $(@D) && ln -sfnr common/$* $(@D)
@@ -79,7 +79,8 @@ $(EXERCISE_INCLUDE)/headers.h.gch: steps/exercises/headers.h $(BUILD)/flags | $(
 	@mkdir -p $(@D) && ln -sfn $(abspath $<) $(@D)
 	$(Q)$(CXX) $(CHECKED_EXERCISE) -MMD -MP -MT $@ -x c++-header $< -o $@
 
-JUDGES := $(BUILD)/judge $(BUILD)/judge_e4m3 $(BUILD)/judge_backward $(BUILD)/judge_spans
+JUDGES := $(BUILD)/judge $(BUILD)/judge_e4m3 $(BUILD)/judge_backward $(BUILD)/judge_spans \
+	$(BUILD)/judge_decode
 
 $(BUILD)/judge.o: steps/exercises/judge.c $(BUILD)/flags
 	$(call compile_c)
@@ -92,6 +93,9 @@ $(BUILD)/judge_backward.o: steps/exercises/judge.c $(BUILD)/flags
 
 $(BUILD)/judge_spans.o: steps/exercises/judge.c $(BUILD)/flags
 	$(call compile_c,-DBACKWARD -DSPANS)
+
+$(BUILD)/judge_decode.o: steps/exercises/judge.c $(BUILD)/flags
+	$(call compile_c,-DDECODE)
 
 # What all checks of exercises need; tests make it before several of them run at a time.
 EXERCISE_TOOLS := $(JUDGES) $(EXERCISE_HEADERS) $(WATCH) $(EXERCISE_FOLDER)/libhost.a

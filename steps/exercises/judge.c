@@ -3,8 +3,8 @@
  * Judges an answer that another program has written. It is linked like a step, so it takes the same
  * options and checks in the same way, but forward() reads O and LSE from files. The kernel that
  * computed them runs elsewhere and cannot change the verdict. Compiled with E4M3, it judges steps
- * whose Q, K and V are e4m3, with BACKWARD those that compute dQ, dK and dV, and with SPANS, too,
- * those that do so with masks of spans.
+ * whose Q, K and V are e4m3, with BACKWARD those that compute dQ, dK and dV, with SPANS, too, those
+ * that do so with masks of spans, and with DECODE decode steps.
  *
  * The environment says what to judge:
  *   ANSWER        directory with o.npy and lse.npy, or dq.npy, dk.npy and dv.npy, as --output
@@ -20,6 +20,7 @@
 #include "attention.h"
 #include "backward.h"
 #include "block_mask.h"
+#include "decode.h"
 #include "host/check/reference.h"
 #include "host/io/npy.h"
 
@@ -96,17 +97,28 @@ static cudaError_t backward(const Problem *p, const BackwardTensors *t, int head
   return ok ? cudaSuccess : cudaErrorInvalidValue;
 }
 #else
-static cudaError_t forward(const Problem *p, const Tensors *t, int heads, cudaStream_t stream) {
+static cudaError_t read_outputs(const Problem *p, void *o, float *o_lse) {
   NpyArray lse = {0};
-  (void)heads, (void)stream;
   const bool ok =
-      take(p, "o.npy", p->q_heads, p->q_len, &p->o_strides, p->o_dtype, t->o) &&
+      take(p, "o.npy", p->q_heads, p->q_len, &p->o_strides, p->o_dtype, o) &&
       read_answer("lse.npy", (size_t)p->batch * (size_t)p->q_heads * (size_t)p->q_len, &lse) &&
       lse.type == NPY_F4;
-  if (ok) memcpy(t->lse, lse.data, lse.bytes);
+  if (ok) memcpy(o_lse, lse.data, lse.bytes);
   npy_free(&lse);
   return ok ? cudaSuccess : cudaErrorInvalidValue;
 }
+
+#ifdef DECODE
+static cudaError_t decode(const Problem *p, const DecodeTensors *t, cudaStream_t stream) {
+  (void)stream;
+  return read_outputs(p, t->o, t->lse);
+}
+#else
+static cudaError_t forward(const Problem *p, const Tensors *t, int heads, cudaStream_t stream) {
+  (void)heads, (void)stream;
+  return read_outputs(p, t->o, t->lse);
+}
+#endif
 #endif
 
 static bool supports(const Problem *p, char *why, size_t why_size) {
@@ -118,7 +130,7 @@ static bool supports(const Problem *p, char *why, size_t why_size) {
   return false;
 }
 
-#if !defined(BACKWARD) || defined(SPANS)
+#if !(defined(BACKWARD) || defined(DECODE)) || defined(SPANS)
 static size_t prepared_bytes(const Problem *p, const BlockMask *mask) {
   (void)p, (void)mask;
   return 1;
@@ -149,11 +161,14 @@ const Step step = {
     .describe = describe,
 #ifdef BACKWARD
     .backward = backward,
+#elif defined(DECODE)
+    .decode = decode,
+    .caches = CACHE_16_BIT | CACHE_E4M3 | CACHE_PAGES,
 #else
     .forward = forward,
     .rule = &rule,
 #endif
-#if !defined(BACKWARD) || defined(SPANS)
+#if !(defined(BACKWARD) || defined(DECODE)) || defined(SPANS)
     .block_masks = &MASKS,
 #endif
 };

@@ -34,7 +34,7 @@ class Part:
 class Exercise:
     """step: the source, "step02", or a program of chapter 0, "f02". configs: the arguments of CONFIG<...>
     in its table that are kept, so that it compiles in a second. rule: see judge.c. judge: "judge_e4m3"
-    if Q, K and V are e4m3, "judge_backward" if gradients are computed, "judge_spans" if so with masks of spans. fails: words that the check of
+    if Q, K and V are e4m3, "judge_backward" if gradients are computed, "judge_spans" if so with masks of spans, "judge_decode" if the step is one of decode. fails: words that the check of
     the untouched starting file prints; @TEXT@ in them is the place of the only line of this file with
     TEXT."""
 
@@ -455,6 +455,19 @@ EXERCISES = {exercise.name: exercise for exercise in (
              ("-n 300 -d 128 -m causal", "-n 256 -d 128 -H 1 -m window:1"),
              counts=("wgmma",), gpu="-b 4 -H 16 -n 4096 -d 128 -m window:128", gpu_limits=(1.05, 1.5))),
         fails="wgmma is", judge="judge_spans"),
+    Exercise("ex39", "step18", ("__half, 64", "__half, 128"), (
+        Part("keys of one warp", 2, ("-k 10 -H 1", "-k 8 -d 128 -H 4 -G 2")),
+        Part("keys of all warps", 2, ("-k 300", "-k 200 -d 128 -i spiky")),
+        Part("several lengths, queries without a key", 1,
+             ("-b 2 --lengths 0,70 -H 4 -G 2", "-n 3 -k 100 -b 2 --lengths 2,90"))),
+        fails="it is the row of a query that attends to no key", judge="judge_decode"),
+    Exercise("ex40", "step19", ("__half, 64, 1", "__half, 64, 4", "__half, 128, 4"), (
+        Part("parts of equal length", 2, ("-k 1024 -H 4 -G 1", "-k 2048 -d 128 -H 8 -G 2")),
+        Part("other lengths, empty parts", 2,
+             ("-k 1000 -H 4 -G 1", "-k 3000 -b 2 --lengths 100,3000 -H 4 -G 1", "-k 900 -b 2 --lengths 0,700 -i spiky")),
+        Part("no key is read twice", 1, ("-k 3000 -H 4 -G 1",),
+             counts=("global_load_sectors",), gpu="-b 1 -H 32 -G 8 -k 32768 -d 128")),
+        fails="use of a float that nobody has set: at ", judge="judge_decode"),
     Exercise("broken01", "step02", ("__half, 64, 64, 32",), (
         Part("two tiles of keys", 2, ("-n 64",)),
         Part("more tiles, incomplete ones, a causal mask, grouped heads", 1,
@@ -654,4 +667,12 @@ EXERCISES = {exercise.name: exercise for exercise in (
         Part("masks whose borders both consumers have", 1, ("-n 200 -k 150", "-n 300 -m document:3")),
         Part("other borders", 3, ("-n 200 -k 200", "-n 256 -d 128 -m causal"))),
         fails="read of shared memory that nobody wrote: at @const int4 two@", judge="judge_spans"),
+    Exercise("broken36", "step19b", ("__half, 64, 1", "__half, 64, 4"), (
+        Part("one part", 1, ("-k 60 -H 4 -G 1",)),
+        Part("several parts", 3, ("-k 3000 -H 4 -G 1", "-k 900 -b 2 --lengths 100,900"))),
+        fails="global memory race: one block reads what another writes", judge="judge_decode"),
+    Exercise("broken37", "step19b", ("__half, 64, 1", "__half, 64, 4"), (
+        Part("one part", 1, ("-k 60 -H 4 -G 1",)),
+        Part("several parts", 3, ("-k 3000 -H 4 -G 1", "-k 900 -b 2 --lengths 100,900"))),
+        fails="not 0 after the pass: ", judge="judge_decode"),
 )}

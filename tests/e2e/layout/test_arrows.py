@@ -32,6 +32,7 @@ def test_host_folders_include_only_those_below(path) -> None:
         "attention.h",
         "backward.h",
         "block_mask.h",
+        "decode.h",
         "float16.h",
         "float8.h",
         "vector_width.h",
@@ -47,7 +48,7 @@ def test_the_cpu_backend_includes_nothing_of_attention() -> None:
         (path, name)
         for path in sources("common/simt")
         for name in includes(path)
-        if name.startswith(("attention.h", "backward.h", "block_mask.h", "host/", "device/"))
+        if name.startswith(("attention.h", "backward.h", "block_mask.h", "decode.h", "host/", "device/"))
     ] == []
 
 
@@ -66,6 +67,7 @@ def test_steps_and_device_code_include_no_host_code() -> None:
                 "foundation.h",
                 "product.cuh",
                 "block_mask.h",
+                "decode.h",
                 "device/",
                 "tensor_map_limits.h",
             )

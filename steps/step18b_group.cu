@@ -1,0 +1,229 @@
+/**
+ * @file
+ * Step 18b: the heads of a group read K and V once.
+ *
+ * The idea: query heads that share a key/value head multiply the same K and V. So one thread block
+ * has all rows of Q that belong to a key/value head, its new queries included: what it has loaded
+ * serves each of them. With a group of four heads it does four operations for each byte.
+ *
+ * What changed since step 18: a lane has its eight columns of q and O of several rows, and as many
+ * online softmaxes. The loop is the same, with a loop over rows inside where a row of K or V is
+ * used. Rows of Q with other keys, as new queries have, are masked where a tile is not in all of
+ * them.
+ *
+ * What it costs: registers, 18 for each row. If a thread takes more of them, an SM has room for
+ * fewer thread blocks, and fewer bytes are in flight. So a block has four rows at most, and
+ * __launch_bounds__ makes nvcc keep to the registers that four blocks of an SM leave it. More rows
+ * are in several blocks, which run at about the same time, so that L2 serves all but the first.
+ * There are fewer blocks than in step 18: one for each key/value head, if the group is not larger.
+ *
+ * What to look at: which loops have moved into which, in attend_tile(). Take the second argument
+ * away from __launch_bounds__, or allow eight rows, and compare the times.
+ */
+#include "decode.h"
+#include "device/decode_launch.cuh"
+#include "device/decode_part.cuh"
+#include "device/heads.cuh"
+#include "device/log2.cuh"
+
+// [row_group]
+/** Blocks for so many rows that an SM has room for: nvcc limits the registers of a thread to that.
+ */
+constexpr int blocks_per_sm(int rows) {
+  return rows == 1 ? 6 : rows == 2 ? 5 : 4;
+}
+
+/** The rows of Q of a thread block: rows first .. end - 1 of those that have the same K and V. */
+struct RowGroup {
+  int batch, kv_head, first, end;
+};
+
+__device__ __forceinline__ RowGroup row_group(const Problem &problem, int rows, int block) {
+  const int all = problem.q_heads / problem.kv_heads * problem.q_len;
+  const int blocks = (all + rows - 1) / rows, kv_head = block / blocks;
+  const int first = block % blocks * rows;
+  return {kv_head / problem.kv_heads, kv_head % problem.kv_heads, first, min(first + rows, all)};
+}
+
+/** Which row of Q is number `row` of those of its key/value head. */
+__device__ __forceinline__ QueryRow query_row(const Problem &problem, const RowGroup &group,
+                                              int row) {
+  const int heads = problem.q_heads / problem.kv_heads;
+  return {group.batch * problem.q_heads + group.kv_head * heads + row / problem.q_len,
+          row % problem.q_len};
+}
+
+/** The keys of a thread block: those that some of its rows attend to, and those that all do. */
+struct GroupKeys {
+  KeyRange some, all;
+};
+
+/** Later queries have later keys, so the first and the last query have the limits. */
+__device__ __forceinline__ GroupKeys keys_of_group(const Problem &problem, const RowGroup &group,
+                                                   int length) {
+  const bool one_head = group.first / problem.q_len == (group.end - 1) / problem.q_len;
+  const int first = one_head ? group.first % problem.q_len : 0;
+  const int last = one_head ? (group.end - 1) % problem.q_len : problem.q_len - 1;
+  const KeyRange early = keys_of_query(problem, length, first);
+  const KeyRange late = keys_of_query(problem, length, last);
+  return {{early.begin, late.end}, {late.begin, early.end}};
+}
+// [row_group]
+
+// [attend_tile]
+/** What a lane has of the rows of its block: the columns of q, times the scale, and the part of the
+ * softmax of its keys. */
+template <int ROWS>
+struct LaneRows {
+  float q[ROWS][COLUMNS];
+  Part part[ROWS];
+};
+
+/** Loads the columns of this lane of all rows of Q; those that are not there are 0. */
+template <typename T, int ROWS>
+__device__ __forceinline__ void load_rows(LaneRows<ROWS> &rows, const Problem &problem, const T *q,
+                                          const RowGroup &group, int column) {
+#pragma unroll
+  for (int r = 0; r < ROWS; r++) {
+    const QueryRow row = query_row(problem, group, min(group.first + r, group.end - 1));
+    const int64_t offset = head_offsets(problem, row.head).q + row.query * problem.q_strides.row;
+    to_floats<T>(rows.q[r], load_columns(q + offset + column, group.first + r < group.end));
+    for (float &x : rows.q[r]) x *= problem.scale * LOG2_E;
+    rows.part[r] = EMPTY_PART;
+  }
+}
+
+/** Adds the keys of a tile to all rows. Keys outside `keys` have the score -inf, and so have those
+ * to which a row does not attend; without `masked` there are none of either. */
+template <typename T, int HEAD_DIM, int ROWS>
+__device__ __forceinline__ void attend_tile(LaneRows<ROWS> &rows, const Problem &problem,
+                                            const RowGroup &group, const TileColumns &tile, int key,
+                                            KeyRange keys, int length, bool masked) {
+  constexpr int LANES = HEAD_DIM / COLUMNS, GROUPS = WARP_SIZE / LANES;
+  float s[ROWS][KEYS], x[COLUMNS];
+#pragma unroll
+  for (int i = 0; i < KEYS; i++) {
+    to_floats<T>(x, tile.k[i]);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+      s[r][i] = 0.0f;
+#pragma unroll
+      for (int c = 0; c < COLUMNS; c++) s[r][i] += rows.q[r][c] * x[c];
+      s[r][i] = lanes_reduce_sum<LANES>(s[r][i]);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < ROWS; r++) {
+    if (masked) {
+      const int query = query_row(problem, group, group.first + r).query;
+      const KeyRange own = keys_of_query(problem, length, query);
+#pragma unroll
+      for (int i = 0; i < KEYS; i++) {
+        const int of_score = key + i * GROUPS;
+        if (of_score < own.begin || of_score >= min(own.end, keys.end)) s[r][i] = -INFINITY;
+      }
+    }
+    add_scores(rows.part[r], s[r]);
+  }
+#pragma unroll
+  for (int i = 0; i < KEYS; i++) {
+    to_floats<T>(x, tile.v[i]);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+#pragma unroll
+      for (int c = 0; c < COLUMNS; c++) rows.part[r].o[c] += s[r][i] * x[c];
+    }
+  }
+}
+// [attend_tile]
+
+// [attend_keys]
+/** The softmax of all rows of a block over the keys `keys`, of which `unmasked` need no mask.
+ * Leaves the parts of all warps in `parts`. */
+template <typename T, int HEAD_DIM, int ROWS>
+__device__ __forceinline__ void attend_keys(WarpParts<HEAD_DIM> (&parts)[ROWS],
+                                            const Problem &problem, const DecodeTensors &t,
+                                            const RowGroup &group, KeyRange keys, KeyRange unmasked,
+                                            int length) {
+  constexpr int LANES = HEAD_DIM / COLUMNS, GROUPS = WARP_SIZE / LANES;
+  constexpr int WARP_KEYS = KEYS * GROUPS;
+  const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
+  const int column = lane % LANES * COLUMNS;
+  const T *const k = (const T *)t.k + group.batch * problem.k_strides.batch +
+                     group.kv_head * problem.k_strides.head + column;
+  const T *const v = (const T *)t.v + group.batch * problem.v_strides.batch +
+                     group.kv_head * problem.v_strides.head + column;
+  LaneRows<ROWS> rows;
+  load_rows(rows, problem, (const T *)t.q, group, column);
+  for (int first = keys.begin + warp * WARP_KEYS; first < keys.end; first += TILE_KEYS<HEAD_DIM>) {
+    const int key = first + lane / LANES;
+    const bool masked = first < unmasked.begin || first + WARP_KEYS > min(unmasked.end, keys.end);
+    TileColumns tile;
+    load_tile<GROUPS>(tile, problem, k, v, key, keys.end);
+    attend_tile<T, HEAD_DIM>(rows, problem, group, tile, key, keys, length, masked);
+  }
+#pragma unroll
+  for (int r = 0; r < ROWS; r++) {
+    merge_lanes<LANES>(rows.part[r]);
+    store_part(parts[r], rows.part[r]);
+  }
+  __syncthreads();  // the parts of all warps are there
+}
+
+/** Merges the parts of all warps, for each row of the block. store() gets the result four columns
+ * at a time, with the number of the row and of the first column. */
+template <int HEAD_DIM, int ROWS, typename Store>
+__device__ __forceinline__ void merge_block(const WarpParts<HEAD_DIM> (&parts)[ROWS],
+                                            const RowGroup &group, Store store) {
+  for (int i = threadIdx.x; i < (group.end - group.first) * HEAD_DIM / 4; i += THREADS) {
+    const int row = i / (HEAD_DIM / 4), column = i % (HEAD_DIM / 4) * 4;
+    store(group.first + row, column, merge_warps(parts[row], column));
+  }
+}
+
+// [attend_keys]
+
+// [decode_kernel]
+/** One thread block for up to ROWS rows of Q that have the same K and V. */
+template <typename T, int HEAD_DIM, int ROWS>
+__global__ void __launch_bounds__(THREADS, blocks_per_sm(ROWS))
+    decode_kernel(Problem problem, DecodeTensors t) {
+  __shared__ WarpParts<HEAD_DIM> parts[ROWS];
+  const RowGroup group = row_group(problem, ROWS, blockIdx.x);
+  const int length = t.lengths[group.batch];
+  const GroupKeys keys = keys_of_group(problem, group, length);
+  attend_keys<T>(parts, problem, t, group, keys.some, keys.all, length);
+  merge_block(parts, group, [&](int row, int column, const RowResult &result) {
+    store_result<T>(problem, t, query_row(problem, group, row), column, result);
+  });
+}
+// [decode_kernel]
+
+template <typename T, int D, int ROWS>
+constexpr DecodeConfig<> CONFIG = make_decode_config<T, D, ROWS>(decode_kernel<T, D, ROWS>, THREADS,
+                                                                 TILE_KEYS<D>);
+
+#define CONFIGS_OF(T, D) CONFIG<T, D, 1>, CONFIG<T, D, 2>, CONFIG<T, D, 4>
+static constexpr DecodeConfig<> CONFIGS[] = {
+    CONFIGS_OF(__half, 64),        CONFIGS_OF(__half, 128),        CONFIGS_OF(__half, 256),
+    CONFIGS_OF(__nv_bfloat16, 64), CONFIGS_OF(__nv_bfloat16, 128), CONFIGS_OF(__nv_bfloat16, 256)};
+
+static cudaError_t decode(const Problem *problem, const DecodeTensors *t, cudaStream_t stream) {
+  if (!start_at_chunks(t)) return cudaErrorMisalignedAddress;
+  const DecodeConfig<> *c = find_decode<CONFIGS>(problem);
+  c->kernel<<<row_blocks(c, problem), THREADS, 0, stream>>>(*problem, *t);
+  return cudaGetLastError();
+}
+
+const Step step = {
+    .name = "step18b",
+    .after = "step18",
+    .title = "The heads of a group read K and V once",
+    .idea = "A block has the query heads that share K and V, so each load serves all of them.",
+    .head_dims = "D = 64, 128 or 256",
+    .supports = supports_decode<CONFIGS>,
+    .describe = [](const Problem *problem, int,
+                   Description *d) { describe_decode<CONFIGS>(problem, 1, d); },
+    .decode = decode,
+    .caches = CACHE_16_BIT,
+};
