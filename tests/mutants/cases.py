@@ -321,6 +321,11 @@ def takes(line: str, head_dims: Container[int]) -> bool:
     return found is None or int(found[1]) in head_dims
 
 
+def of_head_dim_256(lines: Sequence[str]) -> list[str]:
+    """The same problems with this head dimension, each once."""
+    return list({re.sub(r" -d \d+", " -d 256", line): None for line in lines})
+
+
 def write_cases(facts: dict, head_dims: Sequence[int], directory: Path) -> list[tuple[Path, dict[str, str]]]:
     """Files for --cases, and the environment variables for each, for a step that is compiled for
     these head dimensions; `facts` are what it prints of itself. One for D = 256 alone gets the
@@ -393,7 +398,7 @@ def write_cases(facts: dict, head_dims: Sequence[int], directory: Path) -> list[
     files = []
     for i, (environment, these) in enumerate([({}, lines), *in_orders]):
         if head_dim == 256:
-            these = {re.sub(r" -d \d+", " -d 256", line): None for line in these}
+            these = of_head_dim_256(these)
         taken = [line for line in these if scalar or takes(line, head_dims)]
         path = directory / f"{step}_{i}.cases"
         path.write_text("\n".join(taken) + "\n")
@@ -409,6 +414,8 @@ def write_backward_cases(facts: dict, directory: Path, scalar: bool) -> list[tup
     if not scalar:  # compiled for fp16 alone; D and LSE of two heads, or also sums of dQ
         lines = [line.replace(" -t bf16", "").replace("-d 96", "-d 128") for line in lines]
         memory = "643500" if facts["workspace_bytes_per_head"] < 4096 else "700K"
+        if facts["head_dims"] == [256]:
+            memory = "2800K"
         passes = passes.replace("-d 32", "-d 64")
         # Of so long heads two take turns together, or one that is larger than all that may.
         lines += ["-b 1 -H 3 -n 5500 -k 65 -d 256 -m causal", "-b 1 -H 1 -n 16400 -k 20 -d 256 -m causal"]
@@ -421,6 +428,8 @@ def write_backward_cases(facts: dict, directory: Path, scalar: bool) -> list[tup
         )
     if facts["workspace_bytes_per_head"]:
         runs.append(({"SIMT_MEMORY": memory}, [passes]))
+    if facts["head_dims"] == [256]:
+        runs = [(environment, of_head_dim_256(lines)) for environment, lines in runs]
     files = []
     for i, (environment, lines) in enumerate(runs):
         path = directory / f"{facts['step']}_{i}.cases"
