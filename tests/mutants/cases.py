@@ -417,6 +417,8 @@ def write_backward_cases(facts: dict, directory: Path, scalar: bool) -> list[tup
         if facts["head_dims"] == [256]:
             memory = "2800K"
         passes = passes.replace("-d 32", "-d 64")
+        # So many tiles of queries that an arrival too many in each shifts the phases of a barrier.
+        lines += ["-b 1 -H 5 -G 1 -n 200 -k 70 -d 64", "-b 1 -H 3 -G 1 -n 200 -k 129 -d 128 -m causal"]
         # Of so long heads two take turns together, or one that is larger than all that may.
         lines += ["-b 1 -H 3 -n 5500 -k 65 -d 256 -m causal", "-b 1 -H 1 -n 16400 -k 20 -d 256 -m causal"]
     if "spans" in facts["masks"]:
