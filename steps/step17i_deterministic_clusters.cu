@@ -139,6 +139,8 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 1)
   extern __shared__ __align__(1024) unsigned char smem[];
   Shared<T, HEAD_DIM> &shared = *(Shared<T, HEAD_DIM> *)smem;
   constexpr int BLOCK_N = Tiles<HEAD_DIM>::BLOCK_N;
+  constexpr int ELEMENTS = 1 << 23;  // twice as many as for blocks: half as many clusters run
+  // [number]
   if (threadIdx.x == 0) {
     // A cluster waits only for clusters with smaller numbers, and these have started.
     if (cluster_rank() == 0)
@@ -155,10 +157,11 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 1)
   cluster_sync();  // all threads of both blocks see the barriers and the number
   const int number = *cluster_map(&shared.number, 0);
   cluster_arrive();  // this thread has read it
-  KeyBlock block = ordered_block<2 * BLOCK_N, 1 << 23>(problem, heads, number);
+  KeyBlock block = ordered_block<2 * BLOCK_N, ELEMENTS>(problem, heads, number);
   QueryTiles<Tiles<HEAD_DIM>::BLOCK_M> tiles(problem, block.first_key);  // of both blocks
   tiles.reverse();
   block.first_key += BLOCK_N * cluster_rank();
+  // [number]
 
   // The same for all lanes of a warp, and the compiler can see it.
   const int warpgroup = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP_THREADS, 0);

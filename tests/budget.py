@@ -71,7 +71,7 @@ def step_before(step: str) -> str | None:
 def longest_function(code: str) -> tuple[int, str]:
     """Its lines of code, and its name. It begins in the first column, and so does its last brace."""
     functions = re.finditer(
-        r"^\w[^;{}]*?\b(?!__launch_bounds__)(\w+)\([^;{}]*\{\n.*?^\}$", code, re.MULTILINE | re.DOTALL
+        r"^\w[^;{}]*?\b(?!__launch_bounds__|__cluster_dims__)(\w+)\([^;{}]*\{\n.*?^\}$", code, re.MULTILINE | re.DOTALL
     )
     return max((len(found[0].splitlines()), found[1]) for found in functions)
 

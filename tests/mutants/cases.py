@@ -411,16 +411,13 @@ def write_backward_cases(facts: dict, directory: Path, scalar: bool) -> list[tup
     lines = [*(SCALAR if scalar else TENSOR_CORE), *BACKWARD]
     # The second pass does not begin with head 0: so much memory lets a pass have few heads.
     memory, passes = "500K", "-b 2 -H 3 -n 100 -d 32 -m causal"
+    wide, hopper = facts["head_dims"] == [256], facts["needs_compute_capability"] == 90
     if not scalar:  # compiled for fp16 alone; D and LSE of two heads, or also sums of dQ
         lines = [line.replace(" -t bf16", "").replace("-d 96", "-d 128") for line in lines]
-        memory = "643500" if facts["workspace_bytes_per_head"] < 4096 else "700K"
-        if facts["head_dims"] == [256]:
-            memory = "2800K"
+        memory = "2800K" if wide else "643500" if facts["workspace_bytes_per_head"] < 4096 else "700K"
         passes = passes.replace("-d 32", "-d 64")
         # So many tiles of queries that an arrival too many in each shifts the phases of a barrier.
         lines += ["-b 1 -H 5 -G 1 -n 200 -k 70 -d 64", "-b 1 -H 3 -G 1 -n 200 -k 129 -d 128 -m causal"]
-        # Of so long heads two take turns together, or one that is larger than all that may.
-        lines += ["-b 1 -H 3 -n 5500 -k 65 -d 256 -m causal", "-b 1 -H 1 -n 16400 -k 20 -d 256 -m causal"]
     if "spans" in facts["masks"]:
         lines += BACKWARD_SPANS
     runs = [({}, lines)]
@@ -430,8 +427,10 @@ def write_backward_cases(facts: dict, directory: Path, scalar: bool) -> list[tup
         )
     if facts["workspace_bytes_per_head"]:
         runs.append(({"SIMT_MEMORY": memory}, [passes]))
-    if facts["head_dims"] == [256]:
+    if wide:
         runs = [(environment, of_head_dim_256(lines)) for environment, lines in runs]
+    if not scalar:
+        runs.append(({}, long_heads(facts["deterministic"], wide) if hopper else LONG_HEADS))
     files = []
     for i, (environment, lines) in enumerate(runs):
         path = directory / f"{facts['step']}_{i}.cases"
@@ -439,6 +438,17 @@ def write_backward_cases(facts: dict, directory: Path, scalar: bool) -> list[tup
         path.write_text("\n".join(taken) + "\n")
         files += [(path, environment)] * bool(taken)
     return files
+
+
+# Of so long heads two take turns together, or one that is larger than all that may.
+LONG_HEADS = ["-b 1 -H 3 -n 5500 -k 65 -d 256 -m causal", "-b 1 -H 1 -n 16400 -k 20 -d 256 -m causal"]
+
+
+def long_heads(deterministic: bool, wide: bool) -> list[str]:
+    """The same on Hopper, where blocks have 128 keys. Of heads whose blocks wait for each other eight take turns."""
+    head_dim, q_len = (256, 5500) if wide else (128, 11000)
+    problems = [(3, q_len, 130), (1, 3 * q_len, 20)] + [(9, 7300, 130)] * deterministic
+    return [f"-b 1 -H {heads} -n {q} -k {keys} -d {head_dim} -m causal" for heads, q, keys in problems]
 
 
 def block_mask_cases(facts: dict, directory: Path, nan: Path, masked: list[str]) -> list[str]:
