@@ -47,6 +47,8 @@ constexpr int THREADS = (2 + CONSUMERS) * WARPGROUP_THREADS;
 constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 208, DQ_REGISTERS = 72;
 static_assert(PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS + DQ_REGISTERS <= 65536 / 128);
 
+constexpr int INTERLEAVED = 16;  // heads whose clusters start by turns
+
 /** Sizes of the tiles. */
 template <int HEAD_DIM>
 struct Tiles {
@@ -139,7 +141,6 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 1)
   extern __shared__ __align__(1024) unsigned char smem[];
   Shared<T, HEAD_DIM> &shared = *(Shared<T, HEAD_DIM> *)smem;
   constexpr int BLOCK_N = Tiles<HEAD_DIM>::BLOCK_N;
-  constexpr int ELEMENTS = 1 << 23;  // twice as many as for blocks: half as many clusters run
   // [number]
   if (threadIdx.x == 0) {
     // A cluster waits only for clusters with smaller numbers, and these have started.
@@ -157,7 +158,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 1)
   cluster_sync();  // all threads of both blocks see the barriers and the number
   const int number = *cluster_map(&shared.number, 0);
   cluster_arrive();  // this thread has read it
-  KeyBlock block = ordered_block<2 * BLOCK_N, ELEMENTS>(problem, heads, number);
+  KeyBlock block = ordered_block<2 * BLOCK_N>(problem, heads, INTERLEAVED, number);
   QueryTiles<Tiles<HEAD_DIM>::BLOCK_M> tiles(problem, block.first_key);  // of both blocks
   tiles.reverse();
   block.first_key += BLOCK_N * cluster_rank();

@@ -44,20 +44,14 @@ struct Turns {
   }
 };
 
-/** The work of block `number`: the first keys of some heads, then the keys after them. Without a
- * mask these are as many heads as have ELEMENTS of Q. */
-template <int BLOCK_N, int ELEMENTS>
-__device__ __forceinline__ KeyBlock ordered_block(const Problem &problem, PassHeads heads,
+/** The work of block `number`: the first keys of `most` heads, then the keys after them. */
+template <int BLOCK_N>
+__device__ __forceinline__ KeyBlock ordered_block(const Problem &problem, PassHeads heads, int most,
                                                   int number) {
-  // A head lets one block after the other pass. Under the causal mask blocks have half the tiles,
-  // so twice as many heads must be interleaved.
-  const int twice = problem.mask == MASK_CAUSAL ? 2 : 1, elements = twice * ELEMENTS;
   const int tiles = (problem.kv_len + BLOCK_N - 1) / BLOCK_N;
   const int group = problem.q_heads / problem.kv_heads, all = heads.count / group;
-  const int fit = elements / problem.head_dim / problem.q_len / group;
-  const int most = min(all, max(4 * twice, fit));
-  const int first = number / (most * tiles) * most;
-  const int together = min(most, all - first), rest = number - first * tiles;
+  const int section = min(all, most), first = number / (section * tiles) * section;
+  const int together = min(section, all - first), rest = number - first * tiles;
   return {rest / together * BLOCK_N, heads.first + (first + rest % together) * group};
 }
 

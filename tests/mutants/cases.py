@@ -445,9 +445,10 @@ LONG_HEADS = ["-b 1 -H 3 -n 5500 -k 65 -d 256 -m causal", "-b 1 -H 1 -n 16400 -k
 
 
 def long_heads(deterministic: bool, wide: bool) -> list[str]:
-    """The same on Hopper, where blocks have 128 keys. Of heads whose blocks wait for each other eight take turns."""
+    """The same on Hopper, where blocks have 128 keys. Of heads whose blocks wait for each other eight or 16 take
+    turns."""
     head_dim, q_len = (256, 5500) if wide else (128, 11000)
-    problems = [(3, q_len, 130), (1, 3 * q_len, 20)] + [(9, 7300, 130)] * deterministic
+    problems = [(3, q_len, 130), (1, 3 * q_len, 20)] + [(17, 40, 130) if wide else (9, 7300, 130)] * deterministic
     return [f"-b 1 -H {heads} -n {q} -k {keys} -d {head_dim} -m causal" for heads, q, keys in problems]
 
 
