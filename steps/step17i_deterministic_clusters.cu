@@ -155,7 +155,8 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 1)
     for (uint64_t &barrier : shared.p_full) mbarrier_init(&barrier, 4);
     fence_mbarrier_init();
   }
-  cluster_sync();  // all threads of both blocks see the barriers and the number
+  __syncthreads();  // enough for this block, and what racecheck knows
+  cluster_sync();   // all threads of both blocks see the barriers and the number
   const int number = *cluster_map(&shared.number, 0);
   cluster_arrive();  // this thread has read it
   KeyBlock block = ordered_block<2 * BLOCK_N>(problem, heads, INTERLEAVED, number);
