@@ -430,7 +430,7 @@ def write_backward_cases(facts: dict, directory: Path, scalar: bool) -> list[tup
     if wide:
         runs = [(environment, of_head_dim_256(lines)) for environment, lines in runs]
     if not scalar:
-        runs.append(({}, long_heads(facts["deterministic"], wide) if hopper else LONG_HEADS))
+        runs.append(({}, hopper_heads(facts["deterministic"], 256 if wide else 128) if hopper else LONG_HEADS))
     files = []
     for i, (environment, lines) in enumerate(runs):
         path = directory / f"{facts['step']}_{i}.cases"
@@ -442,14 +442,16 @@ def write_backward_cases(facts: dict, directory: Path, scalar: bool) -> list[tup
 
 # Of so long heads two take turns together, or one that is larger than all that may.
 LONG_HEADS = ["-b 1 -H 3 -n 5500 -k 65 -d 256 -m causal", "-b 1 -H 1 -n 16400 -k 20 -d 256 -m causal"]
+# The same on Hopper, where blocks have 128 keys; and where blocks wait for each other, eight or 16 of the last heads.
+HOPPER_HEADS = {
+    128: ("-H 3 -n 11000 -k 130", "-H 4 -G 1 -n 16500 -k 20", "-H 9 -n 7300 -k 130"),
+    256: ("-H 3 -n 5500 -k 130", "-H 4 -G 1 -n 4200 -k 20", "-H 17 -n 40 -k 130"),
+}
 
 
-def long_heads(deterministic: bool, wide: bool) -> list[str]:
-    """The same on Hopper, where blocks have 128 keys. Of heads whose blocks wait for each other eight or 16 take
-    turns."""
-    head_dim, q_len = (256, 5500) if wide else (128, 11000)
-    problems = [(3, q_len, 130), (1, 3 * q_len, 20)] + [(17, 40, 130) if wide else (9, 7300, 130)] * deterministic
-    return [f"-b 1 -H {heads} -n {q} -k {keys} -d {head_dim} -m causal" for heads, q, keys in problems]
+def hopper_heads(deterministic: bool, head_dim: int) -> list[str]:
+    problems = HOPPER_HEADS[head_dim][: 3 if deterministic else 2]
+    return [f"-b 1 {problem} -d {head_dim} -m causal" for problem in problems]
 
 
 def block_mask_cases(facts: dict, directory: Path, nan: Path, masked: list[str]) -> list[str]:
