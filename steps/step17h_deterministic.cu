@@ -113,19 +113,14 @@ struct Turns {
   }
 };
 
-/** The work of block `number`: the first keys of some heads, then the keys after them. */
+/** The work of block `number`: the first keys of `most` heads, then the keys after them. */
 template <int BLOCK_N>
-__device__ __forceinline__ KeyBlock ordered_block(const Problem &problem, PassHeads heads,
+__device__ __forceinline__ KeyBlock ordered_block(const Problem &problem, PassHeads heads, int most,
                                                   int number) {
-  // A head lets one block after the other pass. Under the causal mask blocks have half the tiles,
-  // so twice as many heads must be interleaved. Elements: of Q of these heads.
-  const int twice = problem.mask == MASK_CAUSAL ? 2 : 1, elements = twice << 22;
   const int tiles = (problem.kv_len + BLOCK_N - 1) / BLOCK_N;
   const int group = problem.q_heads / problem.kv_heads, all = heads.count / group;
-  const int fit = elements / problem.head_dim / problem.q_len / group;
-  const int most = min(all, max(4 * twice, fit));
-  const int first = number / (most * tiles) * most;
-  const int together = min(most, all - first), rest = number - first * tiles;
+  const int section = min(all, most), first = number / (section * tiles) * section;
+  const int together = min(section, all - first), rest = number - first * tiles;
   return {rest / together * BLOCK_N, heads.first + (first + rest % together) * group};
 }
 // [turns]
@@ -194,7 +189,12 @@ __global__ void __launch_bounds__(THREADS, 1)
   // A block waits only for blocks with smaller numbers, and these have started.
   if (threadIdx.x == WARP_SIZE) {
     const int number = atomicAdd(turns_of(problem, t.workspace, heads.count, 0) - 1, 1);
-    shared.block = ordered_block<Tiles<HEAD_DIM>::BLOCK_N>(problem, heads, number);
+    // A head lets one block after the other pass. Under the causal mask blocks have half the tiles,
+    // so twice as many heads must be interleaved. Elements: of Q of these heads.
+    const int twice = problem.mask == MASK_CAUSAL ? 2 : 1, elements = twice << 22;
+    const int fit = elements / HEAD_DIM / problem.q_len / (problem.q_heads / problem.kv_heads);
+    shared.block =
+        ordered_block<Tiles<HEAD_DIM>::BLOCK_N>(problem, heads, max(4 * twice, fit), number);
   }
   if (threadIdx.x == 0) {
     mbarrier_init(&shared.kv_full, 1);

@@ -5,7 +5,7 @@ Usage: python3 -m tests.budget
 A step has at most LINES lines and ADDED lines of code that the step before it in the tree does not
 have, CHAPTER if its header says that it "opens a chapter", and no function over FUNCTION lines of
 code. A header of common/device that no other step includes counts towards it, unless it has the
-instructions of PTX (ptx*.cuh). At most EXCEPTIONS steps are longer, whose headers say "Longer than
+instructions of PTX (ptx*.cuh) or the words of an earlier step ("As in steps/"). At most EXCEPTIONS steps are longer, whose headers say "Longer than
 other steps:" and why.
 """
 
@@ -36,9 +36,13 @@ HEADERS = {step: headers_of(path) for step, path in SOURCES.items()}
 
 
 def text_of(step: str) -> str:
-    """The step, and the headers that no other step includes."""
+    """The step, and the headers with words of their own that no other step includes."""
     shared = set().union(*(headers for other, headers in HEADERS.items() if other != step))
-    own = sorted(path for path in HEADERS[step] - shared if not path.name.startswith("ptx"))
+    own = sorted(
+        path
+        for path in HEADERS[step] - shared
+        if not path.name.startswith("ptx") and "\n// As in steps/" not in path.read_text()
+    )
     return "".join(path.read_text() for path in [SOURCES[step], *own])
 
 
@@ -67,7 +71,7 @@ def step_before(step: str) -> str | None:
 def longest_function(code: str) -> tuple[int, str]:
     """Its lines of code, and its name. It begins in the first column, and so does its last brace."""
     functions = re.finditer(
-        r"^\w[^;{}]*?\b(?!__launch_bounds__)(\w+)\([^;{}]*\{\n.*?^\}$", code, re.MULTILINE | re.DOTALL
+        r"^\w[^;{}]*?\b(?!__launch_bounds__|__cluster_dims__)(\w+)\([^;{}]*\{\n.*?^\}$", code, re.MULTILINE | re.DOTALL
     )
     return max((len(found[0].splitlines()), found[1]) for found in functions)
 

@@ -351,6 +351,11 @@ def takes(line: str, head_dims: Container[int]) -> bool:
     return found is None or int(found[1]) in head_dims
 
 
+def of_head_dim_256(lines: Sequence[str]) -> list[str]:
+    """The same problems with this head dimension, each once."""
+    return list({re.sub(r" -d \d+", " -d 256", line): None for line in lines})
+
+
 def write_cases(facts: dict, head_dims: Sequence[int], directory: Path) -> list[tuple[Path, dict[str, str]]]:
     """Files for --cases, and the environment variables for each, for a step that is compiled for
     these head dimensions; `facts` are what it prints of itself. One for D = 256 alone gets the
@@ -425,7 +430,7 @@ def write_cases(facts: dict, head_dims: Sequence[int], directory: Path) -> list[
     files = []
     for i, (environment, these) in enumerate([({}, lines), *in_orders]):
         if head_dim == 256:
-            these = {re.sub(r" -d \d+", " -d 256", line): None for line in these}
+            these = of_head_dim_256(these)
         taken = [line for line in these if scalar or takes(line, head_dims)]
         path = directory / f"{step}_{i}.cases"
         path.write_text("\n".join(taken) + "\n")
@@ -455,12 +460,13 @@ def write_backward_cases(facts: dict, directory: Path, scalar: bool) -> list[tup
     lines = [*(SCALAR if scalar else TENSOR_CORE), *BACKWARD]
     # The second pass does not begin with head 0: so much memory lets a pass have few heads.
     memory, passes = "500K", "-b 2 -H 3 -n 100 -d 32 -m causal"
+    wide, hopper = facts["head_dims"] == [256], facts["needs_compute_capability"] == 90
     if not scalar:  # compiled for fp16 alone; D and LSE of two heads, or also sums of dQ
         lines = [line.replace(" -t bf16", "").replace("-d 96", "-d 128") for line in lines]
-        memory = "643500" if facts["workspace_bytes_per_head"] < 4096 else "700K"
+        memory = "2800K" if wide else "643500" if facts["workspace_bytes_per_head"] < 4096 else "700K"
         passes = passes.replace("-d 32", "-d 64")
-        # Of so long heads two take turns together, or one that is larger than all that may.
-        lines += ["-b 1 -H 3 -n 5500 -k 65 -d 256 -m causal", "-b 1 -H 1 -n 16400 -k 20 -d 256 -m causal"]
+        # So many tiles of queries that an arrival too many in each shifts the phases of a barrier.
+        lines += ["-b 1 -H 5 -G 1 -n 200 -k 70 -d 64", "-b 1 -H 3 -G 1 -n 200 -k 129 -d 128 -m causal"]
     if "spans" in facts["masks"]:
         lines += BACKWARD_SPANS
     runs = [({}, lines)]
@@ -470,6 +476,10 @@ def write_backward_cases(facts: dict, directory: Path, scalar: bool) -> list[tup
         )
     if facts["workspace_bytes_per_head"]:
         runs.append(({"SIMT_MEMORY": memory}, [passes]))
+    if wide:
+        runs = [(environment, of_head_dim_256(lines)) for environment, lines in runs]
+    if not scalar:
+        runs.append(({}, hopper_heads(facts["deterministic"], 256 if wide else 128) if hopper else LONG_HEADS))
     files = []
     for i, (environment, lines) in enumerate(runs):
         path = directory / f"{facts['step']}_{i}.cases"
@@ -477,6 +487,20 @@ def write_backward_cases(facts: dict, directory: Path, scalar: bool) -> list[tup
         path.write_text("\n".join(taken) + "\n")
         files += [(path, environment)] * bool(taken)
     return files
+
+
+# Of so long heads two take turns together, or one that is larger than all that may.
+LONG_HEADS = ["-b 1 -H 3 -n 5500 -k 65 -d 256 -m causal", "-b 1 -H 1 -n 16400 -k 20 -d 256 -m causal"]
+# The same on Hopper, where blocks have 128 keys; and where blocks wait for each other, eight or 16 of the last heads.
+HOPPER_HEADS = {
+    128: ("-H 3 -n 11000 -k 130", "-H 4 -G 1 -n 16500 -k 20", "-H 9 -n 7300 -k 130"),
+    256: ("-H 3 -n 5500 -k 130", "-H 4 -G 1 -n 4200 -k 20", "-H 17 -n 40 -k 130"),
+}
+
+
+def hopper_heads(deterministic: bool, head_dim: int) -> list[str]:
+    problems = HOPPER_HEADS[head_dim][: 3 if deterministic else 2]
+    return [f"-b 1 {problem} -d {head_dim} -m causal" for problem in problems]
 
 
 def block_mask_cases(facts: dict, directory: Path, nan: Path, masked: list[str]) -> list[str]:

@@ -9,6 +9,7 @@ from tests.mutants.source import Part, Source
 
 # Those that hold more than what a step teaches in its own source.
 HEADERS = (
+    "backward_halves",
     "backward_products",
     "backward_rows",
     "backward_tile",

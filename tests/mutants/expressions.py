@@ -62,6 +62,7 @@ NO_INDICES = {
     "fmaxf",
     "fmaf",
     "__launch_bounds__",
+    "__cluster_dims__",
     "static_assert",
     "align",
     "__shfl_xor_sync",

@@ -17,7 +17,7 @@ TOKEN = re.compile(
 
 BRACKETS = {"(": ")", "[": "]", "{": "}"}
 # Words before a parenthesis that are not a function's name.
-NOT_FUNCTIONS = {"__launch_bounds__", "__align__", "alignas", "static_assert", "sizeof"}
+NOT_FUNCTIONS = {"__launch_bounds__", "__cluster_dims__", "__align__", "alignas", "static_assert", "sizeof"}
 
 
 @dataclass(frozen=True)
