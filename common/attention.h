@@ -139,6 +139,7 @@ typedef struct Step {
   const char *head_dims; /**< in words: which head dimensions it takes; NULL: all */
   bool fp8;              /**< it takes DTYPE_E4M3 alone; else fp16 and bf16 alone */
   bool nondeterministic; /**< the last bits of its result may differ from run to run */
+  bool rounded_p; /**< of a backward step: dS is made of P in 16 bits, as other warps get it */
 
   /**
    * True if this step can solve `problem` on the current device. Otherwise writes to `why` one

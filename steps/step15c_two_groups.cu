@@ -249,6 +249,7 @@ const Step step = {
     .idea = "One group computes P and dV, the other dS and dK, in tiles of up to 64 x 64.",
     .head_dims = "D = 64, 128 or 256",
     .nondeterministic = true,
+    .rounded_p = true,
     .supports = supports_backward<CONFIGS>,
     .workspace_bytes = dq_workspace_bytes,
     .describe = describe_backward<CONFIGS>,

@@ -233,6 +233,7 @@ const Step step = {
     .idea = "Each group copies what it needs first; one has products while the other has not.",
     .head_dims = "D = 64, 128 or 256",
     .nondeterministic = true,
+    .rounded_p = true,
     .supports = supports_backward<CONFIGS>,
     .workspace_bytes = dq_workspace_bytes,
     .describe = describe_backward<CONFIGS>,

@@ -297,6 +297,7 @@ const Step step = {
         "Consumers leave dS^T to a third warpgroup and go on: dQ of a tile beside the next tile.",
     .head_dims = "D = 64 or 128",
     .nondeterministic = true,
+    .rounded_p = true,
     .supports = supports_backward<CONFIGS>,
     .workspace_bytes = dq_workspace_bytes,
     .describe = describe_backward<CONFIGS>,

@@ -272,6 +272,7 @@ const Step step = {
     .idea = "dK takes most of dS^T from registers, and a load brings four of LSE or D.",
     .head_dims = "D = 64 or 128",
     .nondeterministic = true,
+    .rounded_p = true,
     .supports = supports_backward<CONFIGS>,
     .workspace_bytes = dq_workspace_bytes,
     .describe = describe_backward<CONFIGS>,

@@ -190,6 +190,7 @@ const Step step = {
     .idea = "TMA stores dV and dK; under the causal mask the longest blocks come first.",
     .head_dims = "D = 64 or 128",
     .nondeterministic = true,
+    .rounded_p = true,
     .supports = supports_backward<CONFIGS>,
     .workspace_bytes = dq_workspace_bytes,
     .describe = describe_backward<CONFIGS>,

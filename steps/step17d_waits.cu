@@ -198,6 +198,7 @@ const Step step = {
     .idea = "Nothing waits for dK alone, so exponentials, dP^T and dV run beside it.",
     .head_dims = "D = 64 or 128",
     .nondeterministic = true,
+    .rounded_p = true,
     .supports = supports_backward<CONFIGS>,
     .workspace_bytes = dq_workspace_bytes,
     .describe = describe_backward<CONFIGS>,

@@ -251,6 +251,7 @@ const Step step = {
     .idea = "A warpgroup each for dV, dK and dQ; tiles of queries come in halves.",
     .head_dims = "D = 256",
     .nondeterministic = true,
+    .rounded_p = true,
     .supports = supports_backward<CONFIGS>,
     .workspace_bytes = dq_workspace_bytes,
     .describe = describe_backward<CONFIGS>,

@@ -302,6 +302,7 @@ const Step step = {
     .idea = "Two blocks exchange dS, and each adds half of the columns of dQ.",
     .head_dims = "D = 256",
     .nondeterministic = true,
+    .rounded_p = true,
     .supports = supports_backward<CONFIGS>,
     .workspace_bytes = dq_workspace_bytes,
     .describe = describe_backward<CONFIGS>,

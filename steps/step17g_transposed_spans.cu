@@ -398,6 +398,7 @@ const Step step = {
     .idea = "The spans are transposed: each block of keys has a list of the queries that see it.",
     .head_dims = "D = 64 or 128",
     .nondeterministic = true,
+    .rounded_p = true,
     .supports = supports_backward<CONFIGS>,
     .workspace_bytes = dq_workspace_bytes,
     .describe = describe_backward<CONFIGS>,

@@ -271,6 +271,7 @@ const Step step = {
     .title = "The same bits every time, on Hopper",
     .idea = "Warps that add to dQ take turns; they pass a turn on during the next product.",
     .head_dims = "D = 64 or 128",
+    .rounded_p = true,
     .supports = supports_backward<CONFIGS>,
     .workspace_bytes = workspace_bytes,
     .describe = describe_backward<CONFIGS>,

@@ -234,6 +234,7 @@ const Step step = {
     .title = "D = 256: the same bits every time",
     .idea = "Clusters take turns at dQ: both blocks have one number, and each its own turns.",
     .head_dims = "D = 256",
+    .rounded_p = true,
     .supports = supports_backward<CONFIGS>,
     .workspace_bytes = workspace_bytes,
     .describe = describe_backward<CONFIGS>,

@@ -13,6 +13,8 @@ from tests.lib.programs import Program, read_records, write_inputs
 from tests.lib.reference import FORMATS, UNIT, round_to
 
 NAMES = ("dq", "dk", "dv")
+# What a P is multiplied by before it is rounded, if dS is made of it: few of them are subnormal then.
+P_FACTOR = {"fp16": 2048.0, "bf16": 1.0}
 # distances() of right gradients: errors of 16 bits, and of O, which is rounded before D is made of it.
 MOST = {"fp16": 1.5e-3, "bf16": 1.2e-2}
 
@@ -90,6 +92,18 @@ def _norms(x: np.ndarray) -> np.ndarray:
     return np.sqrt(np.sum(x * x, axis=-1))
 
 
+def _rounding(dtype: str, x: np.ndarray) -> np.ndarray:
+    """The most that rounding to 16 bits moves x: a part of it, or half of the smallest number."""
+    mantissa_bits, least_exponent, _ = FORMATS[dtype]
+    return np.maximum(UNIT[dtype] * np.abs(x), np.minimum(np.abs(x), 2.0 ** (least_exponent - mantissa_bits - 1)))
+
+
+def _rounded(dtype: str, x: np.ndarray, probs: np.ndarray) -> np.ndarray:
+    """x in fp32, where it is 0 if it or P are subnormal, then in 16 bits."""
+    x_32 = np.where(np.minimum(np.abs(x), probs) < 2.0**-126, 0, x.astype(np.float32).astype(np.float64))
+    return round_to(dtype, x_32)
+
+
 def _answer(
     dtype: str,
     factor: float,
@@ -98,21 +112,31 @@ def _answer(
     fp32: np.ndarray,
     probs: np.ndarray,
     summed: Callable[[np.ndarray], np.ndarray],
+    rounded_p: bool = False,
 ) -> Answer:
     """The gradient factor * x y; `fp32` is of the shape of x, and its product with the lengths of y
-    is the size of what fp32 rounds. x has `probs` as a factor. `summed` adds up the query heads of each group."""
+    is the size of what fp32 rounds. x has `probs` as a factor, which is rounded first with `rounded_p`. `summed` adds
+    up the query heads of each group."""
     unit, y_norms = UNIT[dtype], _norms(y)
-    x_32 = np.where(np.minimum(np.abs(x), probs) < 2.0**-126, 0, x.astype(np.float32).astype(np.float64))
-    value, magnitude = factor * summed(x @ y), factor * summed(np.abs(x) @ np.abs(y))
-    base = round_to(dtype, factor * summed(round_to(dtype, x_32) @ y))
-    spread = factor * np.sqrt(summed((x * x) @ (y_norms**2)[..., None])[..., 0])
+    value, wrong, normal, x_base = factor * summed(x @ y), _rounding(dtype, x), unit * np.abs(x), x
+    if rounded_p:
+        larger = P_FACTOR[dtype]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(probs > 0, x / probs, 0)
+        wrong = wrong + _rounding(dtype, larger * probs) / larger * np.abs(ratio)
+        normal = 2 * normal
+        x_base = _rounded(dtype, larger * probs, probs) / larger * ratio
+    base = round_to(dtype, factor * summed(_rounded(dtype, x_base, probs) @ y))
+    most = _norms(factor * summed(wrong @ np.abs(y)) + _rounding(dtype, value))
+    likely, likely_if_normal = (
+        2 * factor * np.sqrt(summed((e * e) @ (y_norms**2)[..., None])[..., 0]) for e in (wrong, normal)
+    )
     size = factor * summed(fp32 @ y_norms[..., None])[..., 0]
     norms, of_base = _norms(value), _norms(base - value)
     mantissa_bits, least_exponent, _ = FORMATS[dtype]
     some = norms > np.maximum(2.0**-21 * size, 2.0 ** (least_exponent - mantissa_bits))
-    usual = np.minimum(of_base[some], 2 * unit * spread[some] + unit * norms[some]) / norms[some]
+    usual = np.minimum(of_base[some], likely_if_normal[some] + unit * norms[some]) / norms[some]
     allowed = 2 * max(unit, usual.max(initial=0.0))
-    likely, most = 2 * unit * spread, unit * (_norms(magnitude) + norms)
     rule = np.maximum(np.minimum(np.maximum(allowed * norms, likely), 2 * most), 2 * of_base)
     return Answer(value, allowed, rule + 2.0**-21 * size)
 
@@ -127,9 +151,10 @@ def answers(
     lse: np.ndarray,
     attended: np.ndarray | None = None,
     names: Sequence[str] = NAMES,
+    rounded_p: bool = False,
 ) -> list[Answer]:
     """dQ, dK and dV, or those of them that are named, from all that a backward step gets, with the tolerances of
-    docs/correctness.md. `attended` is the mask, where there are only some of the queries and keys of the problem."""
+    docs/correctness.md, for a step that makes dS of P in 16 bits if `rounded_p`. `attended` is the mask, where there are only some of the queries and keys of the problem."""
     attended = preset(p) if attended is None else attended
     group, scale = p.heads // p.kv_heads, p.scale_used()
     keys, values = (np.repeat(x, group, axis=1) for x in (k, v))
@@ -153,7 +178,7 @@ def answers(
         "dk": (scale, transposed(ds), q, transposed(of_ds), transposed(probs), summed),
         "dv": (1.0, transposed(probs), d_o, transposed(of_probs), transposed(probs), summed),
     }
-    return [_answer(p.dtype, *of[name]) for name in names]
+    return [_answer(p.dtype, *of[name], rounded_p=rounded_p and name != "dv") for name in names]
 
 
 def mistakes(expected: list[Answer], found: list[np.ndarray]) -> list[str]:

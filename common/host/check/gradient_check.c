@@ -109,15 +109,14 @@ static void compare_row(const GradientJudgement *j, Gradient g, size_t index,
   for (int d = 0; d < dim; ++d) base[d] = isfinite(reference->base[d]) ? reference->base[d] : 0;
   finding->distance = row_distance(x, expected, dim);
   finding->norm = row_length(expected, dim);
-  finding->limits = (RowLimits){
-      .base = row_distance(base, expected, dim),
-      .most = u * (row_length(reference->magnitude, dim) + row_length(reference->value, dim)),
-      .likely = 2 * u * reference->spread};
+  finding->limits = (RowLimits){.base = row_distance(base, expected, dim),
+                                .most = row_length(reference->most, dim),
+                                .likely = 2 * reference->spread};
   finding->fp32 = FP32_ERROR * reference->fp32_size;
   /* Less than this may be what sums of doubles have lost, or is 0 in 16 bits. */
   if (finding->norm > fmax(finding->fp32, (double)element_value(p->dtype, 1))) {
-    finding->usual_error =
-        fmin(finding->limits.base / finding->norm, finding->limits.likely / finding->norm + u);
+    finding->usual_error = fmin(finding->limits.base / finding->norm,
+                                2 * reference->normal_spread / finding->norm + u);
   }
 }
 

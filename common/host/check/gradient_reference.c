@@ -41,8 +41,8 @@ typedef struct Job {
 
 /* The sums of one row of a gradient. */
 typedef struct Sums {
-  double value[MAX_HEAD_DIM], base[MAX_HEAD_DIM], magnitude[MAX_HEAD_DIM];
-  double spread, fp32_size;
+  double value[MAX_HEAD_DIM], base[MAX_HEAD_DIM], most[MAX_HEAD_DIM];
+  double spread, normal_spread, fp32_size;
 } Sums;
 
 /* A row of the group. */
@@ -125,15 +125,28 @@ static void multiply_block(const double *x, const double (*columns)[BLOCK], int 
   }
 }
 
-/* Adds the term x y, where x is `rounded` in base. */
+/* A term x y of a row. */
+typedef struct Term {
+  double x, rounded;   /* x in base */
+  double most, normal; /* the most that rounding errs by, and if there were no subnormal numbers */
+} Term;
+
 ANY_VECTOR_WIDTH
-static void add_term(double x, double rounded, const double *y, int dim, Sums *restrict sums) {
+static void add_term(Term term, const double *y, double length, int dim, Sums *restrict sums) {
 #pragma omp simd
   for (int d = 0; d < dim; ++d) {
-    sums->value[d] = sums->value[d] + x * y[d];
-    sums->base[d] = sums->base[d] + rounded * y[d];
-    sums->magnitude[d] = sums->magnitude[d] + fabs(x) * fabs(y[d]);
+    sums->value[d] = sums->value[d] + term.x * y[d];
+    sums->base[d] = sums->base[d] + term.rounded * y[d];
+    sums->most[d] = sums->most[d] + term.most * fabs(y[d]);
   }
+  sums->spread += term.most * length * term.most * length;
+  sums->normal_spread += term.normal * length * term.normal * length;
+}
+
+/* As far as rounding to 16 bits moves x: a part of it, or half of the smallest number. */
+static double rounding_error(Dtype dtype, double x) {
+  const double half = element_value(dtype, 1) / 2;
+  return fmax(unit_roundoff(dtype) * fabs(x), fmin(fabs(x), half));
 }
 
 /* What becomes 0 in fp32, in units of the 2^-21 that fp32_size is multiplied with. */
@@ -143,6 +156,25 @@ static void add_term(double x, double rounded, const double *y, int dim, Sums *r
 static double round_to(Dtype dtype, double x, double prob) {
   const float x32 = fmin(fabs(x), prob) < FLT_MIN ? 0 : (float)x;
   return element_value(dtype, element_bits(dtype, x32));
+}
+
+/* In fp16, kernels multiply a P that dS is made of by this, so that few of them are subnormal. */
+#define P_FACTOR 2048.0
+
+/* dS = P `factor` in base, and what rounding moves. */
+static Term term_of_ds(const Job *job, double prob, double factor) {
+  const Dtype dtype = job->problem->dtype;
+  const double x = prob * factor, normal = unit_roundoff(dtype) * fabs(x);
+  Term term = {.x = x, .most = rounding_error(dtype, x), .normal = normal};
+  double p = prob;
+  if (job->inputs->rounded_p) {
+    const double larger = dtype == DTYPE_FP16 ? P_FACTOR : 1;
+    p = round_to(dtype, prob * larger, prob) / larger;
+    term.most += rounding_error(dtype, prob * larger) / larger * fabs(factor);
+    term.normal += normal;
+  }
+  term.rounded = round_to(dtype, p * factor, prob);
+  return term;
 }
 
 /* Adds the terms of a block, rows first to first + rows - 1 of the other side; `own` is the row,
@@ -164,16 +196,16 @@ static void add_block(const Job *job, Work *work, Row *row, RowIndex own, int64_
     const int64_t query =
         lse_index(p, (RowIndex){own.batch, own.head, job->of_keys ? (int)(first + j) : own.q});
     const double lse = (double)job->inputs->lse[query], prob = exp(p->scale * s[j] - lse);
-    const double ds = prob * (dp[j] - job->dots->d[query]);
+    const Term ds = term_of_ds(job, prob, dp[j] - job->dots->d[query]);
     const double size = row->b_length * work->b_length[j] + job->dots->size[query];
     const double of_score = (1 + p->head_dim / 64.0) * fabs(lse); /* docs/correctness.md */
     Sums *sums = row->sums;
-    add_term(ds, round_to(p->dtype, ds, prob), work->a[j], p->head_dim, sums);
-    sums->spread += ds * work->a_length[j] * ds * work->a_length[j];
-    sums->fp32_size += (prob * size + of_score * fabs(ds) + FLUSHED) * work->a_length[j];
+    add_term(ds, work->a[j], work->a_length[j], p->head_dim, sums);
+    sums->fp32_size += (prob * size + of_score * fabs(ds.x) + FLUSHED) * work->a_length[j];
     if (!job->of_keys) continue;
-    add_term(prob, round_to(p->dtype, prob, prob), work->b[j], p->head_dim, sums + 1);
-    sums[1].spread += prob * work->b_length[j] * prob * work->b_length[j];
+    const Term of_p = {prob, round_to(p->dtype, prob, prob), rounding_error(p->dtype, prob),
+                       unit_roundoff(p->dtype) * prob};
+    add_term(of_p, work->b[j], work->b_length[j], p->head_dim, sums + 1);
     sums[1].fp32_size += ((1 + of_score) * prob + FLUSHED) * work->b_length[j];
   }
 }
@@ -204,10 +236,14 @@ static void finish_rows(const Job *job, Work *work) {
       const double scale = g == 0 ? (double)p->scale : 1;
       for (int d = 0; d < p->head_dim; ++d) {
         sums->value[d] *= scale;
-        sums->magnitude[d] *= scale;
+        sums->most[d] = sums->most[d] * scale + rounding_error(p->dtype, sums->value[d]);
         sums->base[d] = element_value(p->dtype, element_bits(p->dtype, scale * sums->base[d]));
       }
-      rows[g] = (GradientRow){sums->value, sums->base, sums->magnitude, scale * sqrt(sums->spread),
+      rows[g] = (GradientRow){sums->value,
+                              sums->base,
+                              sums->most,
+                              scale * sqrt(sums->spread),
+                              scale * sqrt(sums->normal_spread),
                               scale * sums->fp32_size};
     }
     job->consume(job->context, work->index + (size_t)r, rows);

@@ -15,16 +15,20 @@ typedef struct HostBackwardInputs {
   const uint16_t *q, *k, *v, *o, *d_o;
   const float *lse; /**< [batch, q_heads, q_len] */
   const BlockMask
-      *mask; /**< BlockMask::row_spans in host memory; NULL: the mask is full or causal */
+      *mask;      /**< BlockMask::row_spans in host memory; NULL: the mask is full or causal */
+  bool rounded_p; /**< Step::rounded_p */
 } HostBackwardInputs;
 
 /** A finished row of a gradient, a sum of terms x y: of dQ and dK x = scale dS and y is a row of K
  * or Q, of dV x = P and y is a row of dO. Pointers are valid during the call only. */
 typedef struct GradientRow {
-  const double *value;     /**< [head_dim] fp64 result; all 0 without terms */
-  const double *base;      /**< [head_dim] the same with x and the result rounded to 16 bits */
-  const double *magnitude; /**< [head_dim] sum of |x| |y| */
-  double spread;           /**< root of the sum of (|x| ||y||)^2: length of independent terms */
+  const double *value; /**< [head_dim] fp64 result; all 0 without terms */
+  const double *base;  /**< [head_dim] the same with x and the result rounded to 16 bits */
+  /** [head_dim] as far as rounding may move each element: sum of e |y|, and that of the result. e
+   * is the most that rounding x errs by. */
+  const double *most;
+  double spread; /**< root of the sum of (e ||y||)^2: as far as independent errors move the row */
+  double normal_spread; /**< the same if no x were rounded to a subnormal number */
   /** Sum of ||y|| times what |x| would be if dP and D did not cancel, and of ||x y|| times the size
    * of the scores: rounding in fp32 errs by parts of it. */
   double fp32_size;

@@ -171,6 +171,7 @@ bool json_append_info(const RunRecord *run, const char *path, Error *error) {
   json_integer(&object, "intermediate_bytes_per_entry", d->intermediate_bytes_per_entry);
   json_string(&object, "ceiling", ceiling_name(d->ceiling));
   json_bool(&object, "deterministic", !step.nondeterministic);
+  json_bool(&object, "rounded_p", step.rounded_p);
   json_strings(&object, "launches", launches, d->launch_count);
   const bool ok = json_append_line(path, json_end(&object), error);
   json_free(&object);
