@@ -17,8 +17,6 @@
 
 #ifndef __CUDACC__
 #include <simt_hopper.h>
-
-#include "float8.h"
 #endif
 
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -256,9 +254,7 @@ __device__ __forceinline__ uint32_t e4m3_to_half2(uint32_t pair) {
 #endif
   return halves;
 #else
-  const __half2 halves = __floats2half2_rn(e4m3_bits_to_float((uint8_t)pair),
-                                           e4m3_bits_to_float((uint8_t)(pair >> 8)));
-  return *(const uint32_t *)&halves;
+  return simt_e4m3_to_half2(pair);
 #endif
 }
 
