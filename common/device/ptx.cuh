@@ -268,6 +268,23 @@ __device__ __forceinline__ void store_16(void *global, const uint4 &value, bool 
 }
 
 /**
+ * ld.global.nc.L1::no_allocate.L2::128B (9.7.9.8): loads 16 bytes that no thread stores to while
+ * the kernel runs, and that this SM needs once: they do not take the place of other data in L1. L2
+ * fetches whole lines of 128 bytes.
+ */
+__device__ __forceinline__ uint4 load_once_16(const void *global) {
+#ifdef __CUDACC__
+  uint4 value;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(__cvta_generic_to_global(global)));
+  return value;
+#else
+  return *(const uint4 *)global;
+#endif
+}
+
+/**
  * ld.acquire.gpu (9.7.9.8): a load that orders what the thread does next behind what a release that
  * it reads from has published. It may be used on memory of any block, as the three below.
  */
@@ -293,6 +310,40 @@ __device__ __forceinline__ void store_release(uint32_t *global, uint32_t value) 
                : "memory");
 #else
   simt_store_release_32(global, value);
+#endif
+}
+
+/**
+ * ld.relaxed.gpu and st.relaxed.gpu: four words that another block may store or load meanwhile, at
+ * a multiple of 16 bytes. Each word is loaded or stored as a whole. Nothing is ordered: who sees
+ * one of them knows nothing of others.
+ */
+__device__ __forceinline__ float4 load_relaxed(const float4 *global) {
+#ifdef __CUDACC__
+  float4 value;
+  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "l"(__cvta_generic_to_global(global))
+               : "memory");
+  return value;
+#else
+  const auto load = [](const float *word) { return __uint_as_float(simt_load_relaxed_32(word)); };
+  return make_float4(load(&global->x), load(&global->y), load(&global->z), load(&global->w));
+#endif
+}
+
+/** The store. */
+__device__ __forceinline__ void store_relaxed(float4 *global, float4 value) {
+#ifdef __CUDACC__
+  asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(
+                   __cvta_generic_to_global(global)),
+               "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
+               : "memory");
+#else
+  simt_store_relaxed_32(&global->x, __float_as_uint(value.x));
+  simt_store_relaxed_32(&global->y, __float_as_uint(value.y));
+  simt_store_relaxed_32(&global->z, __float_as_uint(value.z));
+  simt_store_relaxed_32(&global->w, __float_as_uint(value.w));
 #endif
 }
 

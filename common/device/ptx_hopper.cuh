@@ -244,6 +244,20 @@ __device__ __forceinline__ uint32_t pack_e4m3(float x0, float x1, float x2, floa
 #endif
 }
 
+/** cvt.rn.f16x2.e4m3x2 (9.7.9.22): the two e4m3 in the lower half of `pair` as fp16, exactly; that
+ * of the lowest byte in the lower half. Compute capability 8.9 and later have it. */
+__device__ __forceinline__ uint32_t e4m3_to_half2(uint32_t pair) {
+#ifdef __CUDACC__
+  uint32_t halves = 0;
+#if __CUDA_ARCH__ >= 890
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)pair));
+#endif
+  return halves;
+#else
+  return simt_e4m3_to_half2(pair);
+#endif
+}
+
 /* --- wgmma (9.7.15) -----------------------------------------------------------------------------
  */
 

@@ -150,10 +150,14 @@ SIMT_INLINE cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config,
                           config->stream};
   dim3 cluster;
   for (unsigned i = 0; i < config->numAttrs; i++) {
-    if (config->attrs[i].id != cudaLaunchAttributeClusterDimension) continue;
-    const auto &dim = config->attrs[i].val.clusterDim;
-    cluster = dim3(dim.x, dim.y, dim.z);
-    own.cluster = &cluster;
+    const auto &value = config->attrs[i].val;
+    if (config->attrs[i].id == cudaLaunchAttributeClusterDimension) {
+      cluster = dim3(value.clusterDim.x, value.clusterDim.y, value.clusterDim.z);
+      own.cluster = &cluster;
+    } else if (config->attrs[i].id == cudaLaunchAttributeCooperative && value.cooperative) {
+      cluster = config->gridDim;  // the blocks of a cluster run at the same time
+      own.cluster = &cluster;
+    }
   }
   kernel *own(static_cast<Arguments &&>(arguments)...);
   return cudaPeekAtLastError();

@@ -207,6 +207,7 @@ extern dim3 gridDim, blockDim;
 /** Other attributes are ignored. */
 typedef enum cudaLaunchAttributeID {
   cudaLaunchAttributeIgnore = 0,
+  cudaLaunchAttributeCooperative = 2, /**< all blocks run at the same time: 8 at most, here */
   cudaLaunchAttributeClusterDimension = 4
 } cudaLaunchAttributeID;
 
@@ -216,6 +217,7 @@ typedef struct cudaLaunchAttribute {
     struct {
       unsigned x, y, z;
     } clusterDim;
+    int cooperative;
   } val;
 } cudaLaunchAttribute;
 

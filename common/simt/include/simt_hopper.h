@@ -64,6 +64,8 @@ void simt_fence_proxy_async(void);
 
 /** Four numbers rounded to e4m3, the first in the lowest byte; beyond 448, to 448. */
 uint32_t simt_pack_e4m3(float x0, float x1, float x2, float x3);
+/** The two in the lower half of `pair` as fp16, exactly. */
+uint32_t simt_e4m3_to_half2(uint32_t pair);
 
 /** D (64 x n) = A (64 x 16) B (16 x n), plus D if `accumulate`. */
 typedef struct SimtWgmma {

@@ -197,6 +197,19 @@ void simt_store_release_32(void *address, uint32_t value) {
   end_atomic(address, SIMT_STORES, true, true, SIMT_RELEASE);
 }
 
+uint32_t simt_load_relaxed_32(const void *address) {
+  begin_atomic(address, sizeof(uint32_t), SIMT_LOADS, SIMT_RELAXED, __builtin_return_address(0));
+  const uint32_t value = atomic_load((const _Atomic uint32_t *)address);
+  end_atomic(address, SIMT_LOADS, false, false, SIMT_RELAXED);
+  return value;
+}
+
+void simt_store_relaxed_32(void *address, uint32_t value) {
+  begin_atomic(address, sizeof(uint32_t), SIMT_STORES, SIMT_RELAXED, __builtin_return_address(0));
+  atomic_store((_Atomic uint32_t *)address, value);
+  end_atomic(address, SIMT_STORES, true, true, SIMT_RELAXED);
+}
+
 /** Loops that poll a flag often contain a fence, so it lets other threads run, as atomics do. */
 void simt_block_fence(void) {
   atomic_thread_fence(memory_order_seq_cst);

@@ -19,6 +19,12 @@ uint32_t simt_pack_e4m3(float x0, float x1, float x2, float x3) {
   return high << 16 | low;
 }
 
+uint32_t simt_e4m3_to_half2(uint32_t pair) {
+  const uint32_t low = double_to_half_bits(e4m3_bits_to_float((uint8_t)pair));
+  const uint32_t high = double_to_half_bits(e4m3_bits_to_float((uint8_t)(pair >> 8)));
+  return high << 16 | low;
+}
+
 /* --- Descriptors ------------------------------------------------------------------------------ */
 
 enum { ROW_GROUP = 8, CHUNK_ELEMENTS = 8, ELEMENT_BYTES = 2 };

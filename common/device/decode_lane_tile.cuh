@@ -1,0 +1,131 @@
+/**
+ * @file
+ * What step 20c introduces: K and V of a tile in registers, as operands of mma.
+ */
+#ifndef DEVICE_DECODE_LANE_TILE_CUH
+#define DEVICE_DECODE_LANE_TILE_CUH
+
+#include "device/decode_mma.cuh"
+#include "device/ptx_hopper.cuh"
+
+// As in steps/step20c_mma.cu:
+
+/** The keys that a warp has in registers: as many as there is room for beside O and Q. */
+template <int HEAD_DIM, int ROWS>
+constexpr int WARP_KEYS = HEAD_DIM *ROWS <= 512    ? 64
+                          : HEAD_DIM *ROWS <= 1024 ? 32
+                                                   : 16;
+
+/** What a lane has of K and V of TILE keys, with i = lane / 4 and j = lane % 4. */
+template <typename T, int HEAD_DIM, int TILE>
+struct LaneTile {
+  using Cache = T;            // elements of K and V
+  using Prob = T;             // of P
+  using Columns = Columns64;  // of V, in the fragments of O^T
+  static constexpr int KEYS_OF_TILE = TILE;
+  uint4 k[TILE / 8][HEAD_DIM / 32];      // of key i of each 8: columns 8 j to 8 j + 7 of each 32
+  uint4 v[TILE / 16][4][HEAD_DIM / 64];  // of keys 2 j, 2 j + 1, 2 j + 8 and 2 j + 9 of each 16:
+                                         // columns 8 i to 8 i + 7 of each 64
+};
+
+/** Loads rows of Q, in the same columns as K. */
+template <typename T, int HEAD_DIM, int ROWS, int TILE>
+__device__ __forceinline__ Scales begin_rows(const LaneTile<T, HEAD_DIM, TILE> &, const T *q,
+                                             MmaRows<HEAD_DIM, ROWS> &rows, const Problem &problem,
+                                             const DecodeTensors &, const RowGroup &group) {
+  start_rows(rows, problem, q, group);
+  return {problem.scale * LOG2_E, 1.0f};
+}
+
+/** Starts to load K of the next tile. */
+template <typename T, int HEAD_DIM, int TILE>
+__device__ __forceinline__ void load_k(LaneTile<T, HEAD_DIM, TILE> &tile, const Problem &problem,
+                                       const T *k, const Walk &walk,
+                                       const int (&found)[TILE / 16]) {
+  if (walk.tile >= walk.end || walk.last < 0) return;
+  const int lane = threadIdx.x % WARP_SIZE, stride = (int)problem.k_strides.row;
+#pragma unroll
+  for (int n = 0; n < TILE / 16; n++) {
+    const auto keys = find_keys(k + lane % 4 * CHUNK, problem.k_strides, walk, found[n],
+                                walk.first_key + walk.tile * TILE + 16 * n);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      const T *const row = keys.row + (int64_t)min(8 * r + lane / 4, keys.last) * stride;
+#pragma unroll
+      for (int c = 0; c < HEAD_DIM / 32; c++) tile.k[2 * n + r][c] = load_once_16(row + 32 * c);
+    }
+  }
+}
+
+/** The same for V. P of keys past the last is 0; without a key so is V, as 0 * NaN is NaN. */
+template <typename T, int HEAD_DIM, int TILE>
+__device__ __forceinline__ void load_v(LaneTile<T, HEAD_DIM, TILE> &tile, const Problem &problem,
+                                       const T *v, const Walk &walk,
+                                       const int (&found)[TILE / 16]) {
+  if (walk.tile >= walk.end) return;
+  if (walk.last < 0) {
+    for (auto &words : tile.v) memset(words, 0, sizeof words);
+    return;
+  }
+  const int lane = threadIdx.x % WARP_SIZE, stride = (int)problem.v_strides.row;
+#pragma unroll
+  for (int n = 0; n < TILE / 16; n++) {
+    const auto keys = find_keys(v + lane / 4 * CHUNK, problem.v_strides, walk, found[n],
+                                walk.first_key + walk.tile * TILE + 16 * n);
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+      const int key = min(lane % 4 * 2 + r % 2 + r / 2 * 8, keys.last);
+      const T *const row = keys.row + (int64_t)key * stride;
+#pragma unroll
+      for (int c = 0; c < HEAD_DIM / 64; c++) tile.v[n][r][c] = load_once_16(row + 64 * c);
+    }
+  }
+}
+
+/** S = Q K^T. Of each 8 keys, a lane gets keys 2 (lane % 4) and the next, of rows lane / 4 and 8
+ * below. */
+template <typename T, int HEAD_DIM, int ROWS, int TILE>
+__device__ __forceinline__ void multiply_qk(float (&s)[TILE / 8][4],
+                                            const MmaRows<HEAD_DIM, ROWS> &rows,
+                                            const LaneTile<T, HEAD_DIM, TILE> &tile) {
+#pragma unroll
+  for (int c = 0; c < HEAD_DIM / 32; c++) {
+#pragma unroll
+    for (int n = 0; n < TILE / 8; n++) {
+      mma_m16n8k16<T>(s[n], rows.q[2 * c], tile.k[n][c].x, tile.k[n][c].y);
+      mma_m16n8k16<T>(s[n], rows.q[2 * c + 1], tile.k[n][c].z, tile.k[n][c].w);
+    }
+  }
+}
+
+/** O^T += V^T P^T. Row i of operand A is column 8 i + 2 w of V, and row i + 8 the next: a lane that
+ * has eight columns of two keys has pairs of keys for the rows i and i + 8 of four mma. */
+template <typename T, int HEAD_DIM, int ROWS, int TILE>
+__device__ __forceinline__ void multiply_pv(MmaRows<HEAD_DIM, ROWS> &rows,
+                                            const uint32_t (&probs)[ROWS / 8][TILE / 8],
+                                            const LaneTile<T, HEAD_DIM, TILE> &tile) {
+#pragma unroll
+  for (int n = 0; n < TILE / 16; n++) {
+#pragma unroll
+    for (int c = 0; c < HEAD_DIM / 64; c++) {
+#pragma unroll
+      for (int w = 0; w < 4; w++) {
+        uint32_t two[4];  // columns 8 i + 2 w and the next of each of the four keys
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+          const uint4 &x = tile.v[n][r][c];
+          two[r] = w == 0 ? x.x : w == 1 ? x.y : w == 2 ? x.z : x.w;
+        }
+        const uint32_t a[4] = {
+            select_bytes(two[0], two[1], 0x5410), select_bytes(two[0], two[1], 0x7632),
+            select_bytes(two[2], two[3], 0x5410), select_bytes(two[2], two[3], 0x7632)};
+#pragma unroll
+        for (int half = 0; half < ROWS / 8; half++) {
+          mma_m16n8k16<T>(rows.o[half][4 * c + w], a, probs[half][2 * n], probs[half][2 * n + 1]);
+        }
+      }
+    }
+  }
+}
+
+#endif

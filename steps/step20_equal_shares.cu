@@ -1,0 +1,218 @@
+/**
+ * @file
+ * Step 20: equal shares of all keys, whatever the lengths are.
+ *
+ * The idea: sequences of a batch have different lengths. If each is split into as many parts, the
+ * parts of a long one take longer than those of a short one, and in the end most of the GPU waits
+ * for the longest. So all tiles of keys of all row groups are put in one line, and the line is cut
+ * into equal shares, one for each thread block. A share may begin and end in the middle of a row
+ * group, and have several short row groups in between. (This is known as stream-K.)
+ *
+ * What changed since step 19: a schedule. Where a share begins depends on all lengths, so one small
+ * kernel computes that for all blocks; a model needs it once for each token and uses it in all its
+ * layers. A block loops over the row groups of its share. What it finishes alone, it stores. What
+ * it does not, it leaves as a part, in a place of its own, and the second kernel merges the parts.
+ * There are no atomics and each part has its place, so the result has the same bits every time.
+ *
+ * What it costs: a block has at most two parts, of its first and of its last row group. One row
+ * group may be in all blocks, and then one block of the second kernel merges all parts.
+ *
+ * What to look at: share_of_block(). The same two lines say where block i begins and which block
+ * has tile x.
+ */
+#include "decode.h"
+#include "device/decode_launch.cuh"
+#include "device/decode_part_places.cuh"
+#include "device/decode_rows.cuh"
+#include "device/decode_shares_launch.cuh"
+
+// [share]
+/** What a thread block has: `tiles` tiles from tile `first` of a row group on, where the tiles of
+ * the row groups follow each other. */
+struct alignas(16) Share {
+  RowGroup rows;    /**< the row group of the first tile */
+  int length;       /**< of its sequence */
+  int first, tiles; /**< tiles: 0 for a block that has nothing to do */
+  RowGroup last;    /**< the row group of the last tile */
+  int begin, parts; /**< of that one: the block in which it begins, and how many blocks have tiles
+                       of it */
+  int unused[3];    /**< so that 16 bytes can be loaded at a time */
+};
+
+/** The row group after `rows`. */
+template <int ROWS>
+__device__ __forceinline__ RowGroup next_rows(const Problem &problem, RowGroup rows) {
+  const int all = problem.q_heads / problem.kv_heads * problem.q_len;
+  rows.first = rows.end == all ? 0 : rows.end;
+  rows.end = min(rows.first + ROWS, all);
+  if (rows.first > 0) return rows;
+  if (++rows.kv_head == problem.kv_heads) rows.kv_head = 0, rows.batch++;
+  return rows;
+}
+
+/** The tiles of a sequence, counted from key 0; each of its row groups has as many. One without a
+ * key has a tile, too, so that some block stores its O and LSE. */
+struct Tiles {
+  int first, count;
+};
+
+__device__ __forceinline__ Tiles tiles_of_sequence(const Problem &problem, int length, int tile) {
+  const int first = keys_of_query(problem, length, 0).begin / tile;
+  const int end = keys_of_query(problem, length, problem.q_len - 1).end;
+  return {first, max((end + tile - 1) / tile - first, 1)};
+}
+// [share]
+
+// [share_of_block]
+/** The row groups of a key/value head. */
+__host__ __device__ inline int row_groups(const Problem &problem, int rows) {
+  return (problem.q_heads / problem.kv_heads * problem.q_len + rows - 1) / rows;
+}
+
+/** Where tile number x of all is. */
+struct Place {
+  int group, tile;     // its row group, and which of the tiles of this it is
+  int64_t begin, end;  // the numbers of the first tile of the row group, and after the last
+};
+
+/** `groups` row groups of each sequence come one after the other. */
+__device__ __forceinline__ Place find_tile(const Problem &problem, const int *lengths, int groups,
+                                           int tile, int64_t x) {
+  int64_t before = 0;  // tiles of the sequences before this one
+  for (int batch = 0;; batch++) {
+    const int count = tiles_of_sequence(problem, lengths[batch], tile).count;
+    if (x < before + (int64_t)count * groups) {
+      const int group = (int)((x - before) / count);
+      const int64_t begin = before + (int64_t)group * count;
+      return {batch * groups + group, (int)(x - begin), begin, begin + count};
+    }
+    before += (int64_t)count * groups;
+  }
+}
+
+/** If row groups are equally long: the most blocks that have whole row groups each, or a row group
+ * each has whole blocks; if that leaves a tenth of the blocks without work, all of them. */
+__device__ __forceinline__ int without_seams(int blocks, int groups) {
+  const int most =
+      groups <= blocks ? blocks / groups * groups : groups / ((groups + blocks - 1) / blocks);
+  const bool fits = groups <= blocks || groups % most == 0;
+  return fits && 10 * most >= 9 * blocks ? most : blocks;
+}
+
+/** Block i of `blocks` has the tiles from i * tiles / blocks on, rounded down, so that the block
+ * with tile x is number ((x + 1) * blocks - 1) / tiles. */
+__device__ __forceinline__ Share share_of_block(const Problem &problem, const int *lengths,
+                                                int rows, int tile, int least_tiles, int blocks,
+                                                int block) {
+  const int groups = problem.kv_heads * row_groups(problem, rows);
+  const int longest = tiles_of_sequence(problem, lengths[0], tile).count;
+  int64_t tiles = 0;
+  bool equal = true;  // all sequences are as long
+  for (int batch = 0; batch < problem.batch; batch++) {
+    const int count = tiles_of_sequence(problem, lengths[batch], tile).count;
+    tiles += (int64_t)count * groups;
+    equal = equal && count == longest;
+  }
+  blocks = (int)min((int64_t)blocks, max(tiles / least_tiles, (int64_t)1));  // the others have none
+  if (equal) blocks = without_seams(blocks, problem.batch * groups);
+  if (block >= blocks) return {};
+  const int64_t begin = block * tiles / blocks, end = (block + 1) * tiles / blocks;
+  const auto block_with = [&](int64_t x) { return (int)(((x + 1) * blocks - 1) / tiles); };
+  const Place first = find_tile(problem, lengths, groups, tile, begin);
+  const Place last = find_tile(problem, lengths, groups, tile, end - 1);
+  Share share = {};
+  share.rows = row_group(problem, rows, first.group);
+  share.length = lengths[share.rows.batch];
+  share.first = first.tile, share.tiles = (int)(end - begin);
+  share.last = row_group(problem, rows, last.group);
+  share.begin = block_with(last.begin);
+  share.parts = block_with(last.end - 1) - share.begin + 1;
+  return share;
+}
+// [share_of_block]
+
+// [schedule_kernel]
+/** One thread for each block of the decode kernel. */
+__global__ void __launch_bounds__(THREADS)
+    schedule_kernel(Problem problem, const int *lengths, Share *shares, int rows, int tile,
+                    int least_tiles, int blocks) {
+  const int block = blockIdx.x * THREADS + threadIdx.x;
+  if (block >= blocks) return;
+  shares[block] = share_of_block(problem, lengths, rows, tile, least_tiles, blocks, block);
+}
+// [schedule_kernel]
+
+// [decode_kernel]
+/** The decode pass but for merging; each block has a share of all tiles. */
+template <typename T, int HEAD_DIM, int ROWS>
+__global__ void __launch_bounds__(THREADS, blocks_per_sm(ROWS))
+    decode_kernel(Problem problem, DecodeTensors t) {
+  constexpr int TILE = TILE_KEYS<HEAD_DIM>;
+  __shared__ WarpParts<HEAD_DIM> warps[ROWS];
+  const Share share = ((const Share *)t.schedule)[blockIdx.x];
+  auto *const places = (PartPlace<HEAD_DIM, ROWS> *)t.workspace;
+  RowGroup rows = share.rows;
+  int first = share.first;
+  for (int left = share.tiles; left > 0; rows = next_rows<ROWS>(problem, rows), first = 0) {
+    const int length = t.lengths[rows.batch];
+    const GroupKeys keys = keys_of_group(problem, rows, length);
+    const Tiles tiles = tiles_of_sequence(problem, length, TILE);
+    const int count = min(tiles.count - first, left), begin = (tiles.first + first) * TILE;
+    const KeyRange own = {max(keys.some.begin, begin), min(keys.some.end, begin + count * TILE)};
+    attend_keys<T>(warps, problem, t, rows, own, keys.all, length);
+    merge_block(warps, rows, [&](int row, int column, const RowResult &result) {
+      if (count == tiles.count) {  // the block has all keys
+        store_result<T>(problem, t, query_row(problem, rows, row), column, result);
+        return;
+      }
+      PartPlace<HEAD_DIM, ROWS> &place = places[2 * blockIdx.x + (first == 0)];
+      *(float4 *)&place.o[row - rows.first][column] = result.o;
+      if (column == 0) place.lse_log2[row - rows.first] = result.lse_log2;
+    });
+    __syncthreads();  // the parts of the warps have been read and can be overwritten
+    left -= count;
+  }
+}
+// [decode_kernel]
+
+template <typename T, int D, int ROWS>
+constexpr SharesConfig CONFIG = {
+    make_decode_config<T, D, ROWS>(decode_kernel<T, D, ROWS>, THREADS, TILE_KEYS<D>),
+    merge_kernel<Share, T, D, ROWS>, blocks_per_sm(ROWS), sizeof(PartPlace<D, ROWS>)};
+
+#define CONFIGS_OF(T, D) CONFIG<T, D, 1>, CONFIG<T, D, 2>, CONFIG<T, D, 4>
+static constexpr SharesConfig CONFIGS[] = {
+    CONFIGS_OF(__half, 64),        CONFIGS_OF(__half, 128),        CONFIGS_OF(__half, 256),
+    CONFIGS_OF(__nv_bfloat16, 64), CONFIGS_OF(__nv_bfloat16, 128), CONFIGS_OF(__nv_bfloat16, 256)};
+
+static cudaError_t schedule(const Problem *problem, const DecodeTensors *t, cudaStream_t stream) {
+  const SharesConfig *c = find_decode<CONFIGS>(problem);
+  const int blocks = block_count(c);
+  schedule_kernel<<<(blocks + THREADS - 1) / THREADS, THREADS, 0, stream>>>(
+      *problem, t->lengths, (Share *)t->schedule, c->rows, c->keys,
+      (LEAST_KEYS + c->keys - 1) / c->keys, blocks);
+  return cudaGetLastError();
+}
+
+static cudaError_t decode(const Problem *problem, const DecodeTensors *t, cudaStream_t stream) {
+  if (!start_at_chunks(t)) return cudaErrorMisalignedAddress;
+  const SharesConfig *c = find_decode<CONFIGS>(problem);
+  c->kernel<<<block_count(c), THREADS, 0, stream>>>(*problem, *t);
+  c->merge<<<block_count(c), THREADS, 0, stream>>>(*problem, *t);
+  return cudaGetLastError();
+}
+
+const Step step = {
+    .name = "step20",
+    .after = "step19",
+    .title = "Equal shares of all keys",
+    .idea = "All tiles of keys are in one line, cut into a share for each block by a schedule.",
+    .head_dims = "D = 64, 128 or 256",
+    .supports = supports_decode<CONFIGS>,
+    .workspace_bytes = parts_bytes<CONFIGS>,
+    .describe = describe_shares<CONFIGS>,
+    .decode = decode,
+    .caches = CACHE_16_BIT,
+    .schedule_bytes = shares_bytes<CONFIGS, Share>,
+    .schedule = schedule,
+};

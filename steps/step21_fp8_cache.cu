@@ -1,0 +1,262 @@
+/**
+ * @file
+ * Step 21: a cache of fp8 numbers.
+ *
+ * The idea: half of the bytes, half of the time. K and V are e4m3, with a scale for each key/value
+ * head. There is no need for products of fp8: memory is the limit, and the tensor cores have time.
+ * So a lane converts what it has loaded to fp16 or bf16, which hold each e4m3 exactly, and
+ * multiplies as before. The scale of K is in the factor of the scores, and that of V in the last
+ * factor of O.
+ *
+ * What changed since step 20d: 16 bytes are 16 columns now. Of K that gives a lane its operands of
+ * four mma instead of two. Of V it takes bytes of two keys at a time, interleaves them, and
+ * converts the pairs. In shared memory this would be harder, because ldmatrix transposes elements
+ * of 16 bits alone.
+ *
+ * What it costs: conversions, one for each two numbers in fp16, and three more in bf16, to which
+ * there is no way from e4m3 but through fp32.
+ *
+ * What to look at: multiply_pv(). Which bytes do the four digits of a selector name?
+ */
+#include "decode.h"
+#include "device/decode_lane_tile.cuh"
+#include "device/decode_launch.cuh"
+#include "device/decode_messages.cuh"
+#include "device/decode_mma.cuh"
+#include "device/decode_shares.cuh"
+#include "device/ptx_hopper.cuh"
+
+// [byte_tile]
+/** Twice as many keys as in step 20c take as many registers. */
+template <int HEAD_DIM, int ROWS>
+constexpr int BYTE_KEYS = HEAD_DIM == 256                   ? 16
+                          : WARP_KEYS<HEAD_DIM, ROWS> == 64 ? 64
+                                                            : 2 * WARP_KEYS<HEAD_DIM, ROWS>;
+
+/** Fragments 4 c to 4 c + 3 of O^T have these eight columns of a lane. */
+template <int HEAD_DIM>
+struct ByteColumns {
+  static constexpr int PADDING = HEAD_DIM < 128 ? 16 : 8;  // as in Columns64
+  __device__ static __forceinline__ int first(int c, int lane) {
+    return HEAD_DIM < 128 ? lane / 4 * 8 : c / 2 * 128 + lane / 4 * 16 + c % 2 * 8;
+  }
+};
+
+/** What a lane has of K and V of TILE keys, with i = lane / 4 and j = lane % 4. */
+template <typename T, int HEAD_DIM, int TILE>
+struct ByteTile {
+  using Cache = uint8_t;
+  using Prob = T;
+  using Columns = ByteColumns<HEAD_DIM>;
+  static constexpr int KEYS_OF_TILE = TILE, V_BYTES = HEAD_DIM < 128 ? 8 : 16;
+  uint4 k[TILE / 8][HEAD_DIM / 64];         // of key i of each 8: columns 16 j on of each 64
+  uint32_t v[TILE / 16][4][HEAD_DIM / 32];  // of keys 2 j, 2 j + 1, 2 j + 8 and 2 j + 9 of each 16:
+                                            // V_BYTES columns from V_BYTES i on of each 128
+};
+// [byte_tile]
+
+// [load_bytes]
+/** Starts to load K of the next tile, as in step 20c. */
+template <typename T, int HEAD_DIM, int TILE>
+__device__ __forceinline__ void load_k(ByteTile<T, HEAD_DIM, TILE> &tile, const Problem &problem,
+                                       const uint8_t *k, const Walk &walk,
+                                       const int (&found)[TILE / 16]) {
+  if (walk.tile >= walk.end || walk.last < 0) return;
+  const int lane = threadIdx.x % WARP_SIZE, stride = (int)problem.k_strides.row;
+#pragma unroll
+  for (int n = 0; n < TILE / 16; n++) {
+    const auto keys = find_keys(k + lane % 4 * 16, problem.k_strides, walk, found[n],
+                                walk.first_key + walk.tile * TILE + 16 * n);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      const uint8_t *const row = keys.row + (int64_t)min(8 * r + lane / 4, keys.last) * stride;
+#pragma unroll
+      for (int c = 0; c < HEAD_DIM / 64; c++) tile.k[2 * n + r][c] = load_once_16(row + 64 * c);
+    }
+  }
+}
+
+/** The same for V. */
+template <typename T, int HEAD_DIM, int TILE>
+__device__ __forceinline__ void load_v(ByteTile<T, HEAD_DIM, TILE> &tile, const Problem &problem,
+                                       const uint8_t *v, const Walk &walk,
+                                       const int (&found)[TILE / 16]) {
+  if (walk.tile >= walk.end) return;
+  if (walk.last < 0) {
+    for (auto &words : tile.v) memset(words, 0, sizeof words);
+    return;
+  }
+  constexpr int BYTES = ByteTile<T, HEAD_DIM, TILE>::V_BYTES;
+  const int lane = threadIdx.x % WARP_SIZE, stride = (int)problem.v_strides.row;
+#pragma unroll
+  for (int n = 0; n < TILE / 16; n++) {
+    const auto keys = find_keys(v + lane / 4 * BYTES, problem.v_strides, walk, found[n],
+                                walk.first_key + walk.tile * TILE + 16 * n);
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+      const int key = min(lane % 4 * 2 + r % 2 + r / 2 * 8, keys.last);
+      const uint8_t *const row = keys.row + (int64_t)key * stride;
+      auto &words = tile.v[n][r];
+      if constexpr (BYTES == 8) {
+        const uint2 x = __ldg((const uint2 *)row);
+        words[0] = x.x, words[1] = x.y;
+      } else {
+#pragma unroll
+        for (int c = 0; c < HEAD_DIM / 128; c++) {
+          const uint4 x = load_once_16(row + 128 * c);
+          words[4 * c] = x.x, words[4 * c + 1] = x.y, words[4 * c + 2] = x.z,
+                    words[4 * c + 3] = x.w;
+        }
+      }
+    }
+  }
+}
+// [load_bytes]
+
+// [byte_rows]
+/** Loads rows of Q, in the same columns as K. The scale of K is a factor of the scores, that of V a
+ * factor of O. */
+template <typename T, int HEAD_DIM, int ROWS, int TILE>
+__device__ __forceinline__ Scales begin_rows(const ByteTile<T, HEAD_DIM, TILE> &, const T *q,
+                                             MmaRows<HEAD_DIM, ROWS> &rows, const Problem &problem,
+                                             const DecodeTensors &t, const RowGroup &group) {
+  start_rows<2>(rows, problem, q, group);
+  const int scale = group.batch * problem.kv_heads + group.kv_head;
+  return {problem.scale * LOG2_E * t.k_scales[scale], t.v_scales[scale]};
+}
+// [byte_rows]
+
+// [to_operand]
+/** Two e4m3 as T, exactly. */
+template <typename T>
+__device__ __forceinline__ uint32_t to_operand(uint32_t pair) {
+  const uint32_t halves = e4m3_to_half2(pair);
+  if (DTYPE_OF<T> == DTYPE_FP16) return halves;
+  const float2 two = __half22float2(*reinterpret_cast<const __half2 *>(&halves));
+  return pack<T>(two.x, two.y);
+}
+// [to_operand]
+
+// [multiply_qk]
+/** S = Q K^T: the four bytes of a word are columns 2 j, 2 j + 1, 2 j + 8 and 2 j + 9 of an mma. */
+template <typename T, int HEAD_DIM, int ROWS, int TILE>
+__device__ __forceinline__ void multiply_qk(float (&s)[TILE / 8][4],
+                                            const MmaRows<HEAD_DIM, ROWS> &rows,
+                                            const ByteTile<T, HEAD_DIM, TILE> &tile) {
+#pragma unroll
+  for (int c = 0; c < HEAD_DIM / 64; c++) {
+#pragma unroll
+    for (int n = 0; n < TILE / 8; n++) {
+      const uint4 &x = tile.k[n][c];
+      const uint32_t words[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+      for (int w = 0; w < 4; w++) {
+        mma_m16n8k16<T>(s[n], rows.q[4 * c + w], to_operand<T>(words[w]),
+                        to_operand<T>(words[w] >> 16));
+      }
+    }
+  }
+}
+// [multiply_qk]
+
+// [multiply_pv]
+/** O^T += V^T P^T. Of a word of two keys, two selections make pairs of keys in four columns, the
+ * rows i and i + 8 of two mma. */
+template <typename T, int HEAD_DIM, int ROWS, int TILE>
+__device__ __forceinline__ void multiply_pv(MmaRows<HEAD_DIM, ROWS> &rows,
+                                            const uint32_t (&probs)[ROWS / 8][TILE / 8],
+                                            const ByteTile<T, HEAD_DIM, TILE> &tile) {
+#pragma unroll
+  for (int n = 0; n < TILE / 16; n++) {
+#pragma unroll
+    for (int w = 0; w < HEAD_DIM / 32; w++) {
+      const auto &v = tile.v[n];
+#pragma unroll
+      for (int half_word = 0; half_word < 2; half_word++) {
+        const uint32_t selector = half_word == 0 ? 0x5140 : 0x7362;
+        const uint32_t low = select_bytes(v[0][w], v[1][w], selector);   // keys 2 j, 2 j + 1
+        const uint32_t high = select_bytes(v[2][w], v[3][w], selector);  // keys 2 j + 8, 2 j + 9
+        const uint32_t a[4] = {to_operand<T>(low), to_operand<T>(low >> 16), to_operand<T>(high),
+                               to_operand<T>(high >> 16)};
+#pragma unroll
+        for (int half = 0; half < ROWS / 8; half++) {
+          mma_m16n8k16<T>(rows.o[half][2 * w + half_word], a, probs[half][2 * n],
+                          probs[half][2 * n + 1]);
+        }
+      }
+    }
+  }
+}
+// [multiply_pv]
+
+// [decode_kernel]
+/** The whole decode pass; each block has a share of all tiles. */
+template <typename T, int HEAD_DIM, int ROWS>
+__global__ void __launch_bounds__(MMA_THREADS, 1) decode_kernel(Problem problem, DecodeTensors t) {
+  extern __shared__ __align__(16) unsigned char smem[];
+  const auto place = [&](int block, bool begins) {
+    return (Message *)t.workspace + (2 * block + begins) * ROWS * HEAD_DIM / COLUMNS;
+  };
+  attend_share<T, ByteTile<T, HEAD_DIM, BYTE_KEYS<HEAD_DIM, ROWS>>>(
+      problem, t, *(MmaParts<HEAD_DIM, ROWS, ByteColumns<HEAD_DIM>> *)smem,
+      [&](bool begins, int row, int column, const RowResult &part) {
+        send(place(blockIdx.x, begins) + row * HEAD_DIM / COLUMNS, column, part);
+      });
+  const Share &share = ((const Share *)t.schedule)[blockIdx.x];
+  if (share.parts > 1) merge_messages<T, HEAD_DIM>(problem, t, share, place);
+}
+// [decode_kernel]
+
+template <typename T, int D, int ROWS>
+constexpr SharesConfig CONFIG = {
+    make_decode_config<T, D, ROWS>(decode_kernel<T, D, ROWS>, MMA_THREADS, BYTE_KEYS<D, ROWS>),
+    NULL, 1, (int)sizeof(Message) * ROWS *D / COLUMNS};
+
+static constexpr SharesConfig CONFIGS[] = {
+    CONFIG<__half, 64, 8>,         CONFIG<__half, 64, 16>,        CONFIG<__half, 128, 8>,
+    CONFIG<__half, 128, 16>,       CONFIG<__half, 256, 8>,        CONFIG<__nv_bfloat16, 64, 8>,
+    CONFIG<__nv_bfloat16, 64, 16>, CONFIG<__nv_bfloat16, 128, 8>, CONFIG<__nv_bfloat16, 128, 16>,
+    CONFIG<__nv_bfloat16, 256, 8>};
+
+static cudaError_t schedule(const Problem *problem, const DecodeTensors *t, cudaStream_t stream) {
+  const SharesConfig *c = find_decode<CONFIGS>(problem);
+  const int blocks = block_count(c);
+  schedule_kernel<<<(blocks + THREADS - 1) / THREADS, THREADS, 0, stream>>>(
+      *problem, t->lengths, (Share *)t->schedule, c->rows, c->keys,
+      (LEAST_KEYS + c->keys - 1) / c->keys, blocks);
+  return cudaGetLastError();
+}
+
+static cudaError_t decode(const Problem *problem, const DecodeTensors *t, cudaStream_t stream) {
+  if (!start_at_chunks(t)) return cudaErrorMisalignedAddress;
+  const SharesConfig *c = find_decode<CONFIGS>(problem);
+  return launch_together(c, shared_bytes(c), problem, t, stream);
+}
+
+/** Rows of K and V, of one byte for each element, start at multiples of 16 bytes. */
+static bool supports(const Problem *problem, char *why, size_t why_size) {
+  const auto odd = [](const Strides &s) { return (s.batch % 16 | s.head % 16 | s.row % 16) != 0; };
+  const bool aligned = !odd(problem->k_strides) && !odd(problem->v_strides);
+  if (aligned) return supports_decode<CONFIGS>(problem, why, why_size);
+  snprintf(why, why_size, "the strides of K and V must be multiples of 16 elements in %s",
+           step.name);
+  return false;
+}
+
+const Step step = {
+    .name = "step21",
+    .after = "step20d",
+    .title = "A cache of fp8 numbers",
+    .idea =
+        "Blocks that run at the same time send each other their parts: each word says that it is "
+        "there.",
+    .head_dims = "D = 64, 128 or 256",
+    .supports = supports,
+    .workspace_bytes = parts_bytes<CONFIGS>,
+    .workspace_zero = true,
+    .describe = describe_mma<CONFIGS>,
+    .decode = decode,
+    .caches = CACHE_E4M3 | CACHE_PAGES,
+    .schedule_bytes = shares_bytes<CONFIGS, Share>,
+    .schedule = schedule,
+};
