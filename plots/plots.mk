@@ -39,11 +39,14 @@ libraries: $(LIBRARIES)
 $(BUILD)/plots/%.o: plots/%.c $(BUILD)/flags
 	$(call compile_c,$(PIC))
 
+$(BUILD)/python/%.o: common/python/%.c $(BUILD)/flags
+	$(call compile_c,$(PIC))
+
 $(LIBRARIES): $(BUILD)/lib%.so: $$(call step_object,$$*) $$(call forward_object,$$*)
 $(VARIANT_LIBRARIES): $(BUILD)/variants/lib%.so: $(BUILD)/variants/%.o $$(call forward_of_patched,$$*)
 
 # The simulated runtime stays visible: callers need its cudaMalloc.
-$(LIBRARIES) $(VARIANT_LIBRARIES): $(BUILD)/plots/bench/step_library.o $(OF_LIBRARIES) $(SIMT_OBJECTS)
+$(LIBRARIES) $(VARIANT_LIBRARIES): $(BUILD)/python/library.o $(OF_LIBRARIES) $(SIMT_OBJECTS)
 	$(call say,LINK,$@)
 ifeq ($(BACKEND),cuda)
 	$(Q)$(NVCC) -shared $^ -o $@ -cudart static -Xlinker -Bsymbolic -Xlinker --exclude-libs=ALL

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from plots.bench.cases import Case
 from plots.bench.contestants import Inputs, Mask, Outputs, StepCall, saved_masks
-from plots.bench.step_library import Device, StepLibrary
+from common.python.attention_steps.library import Device, StepLibrary
 from plots.bench.turns import Stopwatch, Times
 
 ROUNDS, WARM_UPS = 21, 2

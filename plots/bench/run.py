@@ -58,7 +58,7 @@ from plots.bench.decode import (
     quick_decode_cases,
 )
 from plots.bench.exact import Exact
-from plots.bench.step_library import Device, DeviceError, StepLibrary
+from common.python.attention_steps.library import Device, DeviceError, StepLibrary
 from plots.bench.turns import QUICK, Measured, Plan, Stopwatch, measure, reason_of
 from tests.lib.steps import source_of
 

@@ -21,7 +21,7 @@ from plots.bench.decode import (
     decode_line,
     quick_decode_cases,
 )
-from plots.bench.step_library import CACHE_E4M3, CACHE_PAGES, Device, StepLibrary
+from common.python.attention_steps.library import CACHE_E4M3, CACHE_PAGES, Device, StepLibrary
 from plots.bench.turns import Plan
 from plots.figures import decode
 from tests.lib.programs import STEP_DIR, read_records
