@@ -45,47 +45,60 @@ def built(*files: str, backend: str = "cpu") -> list[Path]:
     """Files of a build, up to date: those of an installed package are, and others are left to make."""
     folder = build_folder(backend)
     paths = [folder / file for file in files]
+    if is_installed():
+        _date_files()
     as_they_are = is_installed() or folder != root() / "build" / backend
     if not as_they_are or not all(path.exists() for path in paths):
         make(*(str(path.relative_to(root())) for path in paths), backend=backend)
     return paths
 
 
+def environment(backend: str = "cpu") -> dict[str, str]:
+    """For make: it is called by nobody else, and compiles nothing again because of another commit or compiler."""
+    found = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")}
+    if (commit := root() / "build" / backend / "commit.h").exists():
+        found["COMMIT"] = commit.read_text().split('"')[1]
+    if is_installed():
+        found["CXX"] = (root() / "compiler").read_text()
+    return found
+
+
 def make(*words: str, backend: str = "cpu") -> str:
     """Calls make, one process at a time. Returns what it prints."""
     name, _, arch = backend.partition("-")
     build = root() / "build" / backend
-    settings = [f"BACKEND={name}", *([f"ARCH={arch}"] if arch else [])]
-    if (commit := build / "commit.h").exists():  # nothing is linked again for the name of a commit
-        settings.append(f"COMMIT={commit.read_text().split(chr(34))[1]}")
     build.mkdir(parents=True, exist_ok=True)
+    if is_installed():
+        _date_files()
     with open(build / "python.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if is_installed():
-            _date_files(build)
         done = subprocess.run(
-            ["make", "--no-print-directory", f"-j{os.cpu_count()}", *settings, *words],
+            ["make", "--no-print-directory", f"-j{os.cpu_count()}", f"BACKEND={name}", *words]
+            + ([f"ARCH={arch}"] if arch else []),
             cwd=root(),
-            env={name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")},
+            env=environment(backend),
             capture_output=True,
             errors="replace",
             check=False,
         )
     if done.returncode != 0:
-        said = [line for line in done.stderr.splitlines() if line and not line.startswith("make[")]
+        said = [line for line in done.stderr.splitlines() if line and not line.startswith("make")]
         first = next((i for i, line in enumerate(said) if "error" in line), 0)
         raise BuildError("\n".join(said[first : first + 8]) or f"make {' '.join(words)}: failed")
     return done.stdout
 
 
-def _date_files(build: Path) -> None:
-    """pip gives all files the time of the installation, in no order: make would compile everything again. So what
-    was built becomes younger than all sources, once."""
+@cache
+def _date_files() -> None:
+    """pip gives all files the time of the installation, in no order: reports would not quote the sources, and make
+    would compile everything again. So what was built becomes younger than all sources, once."""
+    build = root() / "build" / "cpu"
     if (done := build / "dated").exists():
         return
     for path in root().rglob("*"):
         if path.is_file():
-            os.utime(path, (1e9, 1e9 + path.is_relative_to(build)))
+            time = 1e9 + path.is_relative_to(build)
+            os.utime(path, (time, time))
     for program in (build / "rewrite_launches", *build.glob("step*")):
         program.chmod(0o755)
     done.touch()
