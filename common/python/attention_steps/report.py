@@ -3,6 +3,7 @@
 import html
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .gallery import StepError
@@ -200,23 +201,24 @@ class Lab:
         return {
             name: (other.counts[name], self.counts[name])
             for name in sorted(named)
-            if other.counts[name] != self.counts[name] and "_most_" not in name
+            if other.counts[name] != self.counts[name] and "_most_" not in name and name not in ("findings", "notes")
         }
 
-    def annotated(self, source: str, file: str) -> str:
-        """HTML of a source: counts and findings beside the lines where they happened."""
+    def annotated(self, source: str, file: str, number_of: Callable[[int], int] = lambda line: line) -> str:
+        """HTML of a source: counts and findings beside the lines where they happened. `number_of` gives the line of
+        `source` for a line of the file, 0 if it has none."""
         counts: dict[int, Counts] = {}
         for line in self.lines:
             if line.file.endswith(file):
-                at = counts.setdefault(line.line, Counts())
+                at = counts.setdefault(number_of(line.line), Counts())
                 for name, n in line.counts.items():
                     at[name] += n
         said: dict[int, list[str]] = {}
         for problem in self.findings:
             for place in (problem.place, *re.findall(r"\S+:\d+", problem.calls)):
                 path, _, number = place.rpartition(":")
-                if path.endswith(file):
-                    said.setdefault(int(number), []).append(problem.what)
+                if path.endswith(file) and (at := number_of(int(number))):
+                    said.setdefault(at, []).append(problem.what)
                     break
         rows = []
         for number, text in enumerate(source.splitlines(), 1):
