@@ -3,6 +3,8 @@
 Imported when attention(), scaled_dot_product_attention() or use_in_transformers() is first used.
 """
 
+from __future__ import annotations
+
 import ctypes
 import functools
 from dataclasses import dataclass
