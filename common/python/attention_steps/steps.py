@@ -99,19 +99,26 @@ class Step:
         mask: str | np.ndarray | None = None,
         scale: float | None = None,
         dtype: str | None = None,
+        **cache: object,
     ) -> tuple[np.ndarray, ...]:
         """O and LSE; of a backward step dQ, dK and dV for a given dO.
 
-        `scale` is 1/sqrt(D) unless given. A backward step computes O and LSE by a forward step unless it gets both.
-        Raises StepError with one line that says what would be right.
+        `scale` is 1/sqrt(D) unless given. A backward step computes O and LSE by a forward step unless it gets both. A
+        decode step takes `lengths`, the keys of each sequence, and perhaps `page_table`, [B, pages of the longest
+        sequence], with k and v in pages, [pages, page size, Hkv, D], and kv_dtype="e4m3" for a cache that is stored
+        so. Raises StepError with one line that says what would be right.
         """
         form = form_of(q, dtype)
         inputs = [bits_of(name, x, form) for name, x in (("q", q), ("k", k), ("v", v))]
-        check_shapes(*inputs)
         if scale is not None and not 0 < scale <= 32:
             raise StepError(f"scale={scale}: must be greater than 0, at most 32")
-        if self.is_backward != (d_o is not None):
-            raise StepError(f"{self.name} " + ("needs d_o, dL/dO" if self.is_backward else "takes no d_o"))
+        if self.kind == "decode":
+            return self._by_program(form, inputs, mask, scale, self._cache(**cache))
+        check_shapes(*inputs)
+        if cache:
+            raise StepError(f"{next(iter(cache))}: {self.name} is no decode step")
+        if (self.kind == "backward") != (d_o is not None):
+            raise StepError(f"{self.name} " + ("takes no d_o" if self.kind == "forward" else "needs d_o, dL/dO"))
         if d_o is None:
             return self._forward(form, inputs, mask, scale)
         if (o is None) != (lse is None):
@@ -125,12 +132,19 @@ class Step:
         return tuple(form.of(bits) for bits in self._backward(form, inputs, more, mask, scale))
 
     @property
-    def is_backward(self) -> bool:
-        return self.library.is_backward
+    def kind(self) -> str:
+        """forward, backward or decode"""
+        return self.library.kind
+
+    def _cache(self, lengths: object, page_table: object = None, kv_dtype: str = "") -> dict:
+        """What a decode step takes beside Q, K and V."""
+        arrays = {"lengths": lengths} if page_table is None else {"lengths": lengths, "page_table": page_table}
+        found = {name: np.ascontiguousarray(x, np.int32) for name, x in arrays.items()}
+        return found | ({"kv_dtype": kv_dtype} if kv_dtype else {})
 
     def _forward(self, form: Form, inputs: list, mask: object, scale: float | None) -> tuple[np.ndarray, ...]:
         if self.library.takes_e4m3:  # the program makes the numbers and their scales
-            return self._by_program(form, inputs, mask, scale)
+            return self._by_program(form, inputs, mask, scale, {})
         shape, more, kept = self._prepared(form, inputs, mask, scale)
         device = Device(self.library)
         memory = [device.upload(x) for x in inputs]
@@ -231,9 +245,12 @@ class Step:
     def _files(self, folder: Path, form: Form, inputs: list, more: dict, mask: object, scale: object) -> list[str]:
         """The command line of a call, whose arrays are written to files."""
         (folder / "in").mkdir()
-        for name, x in {**dict(zip("qkv", inputs)), **more}.items():
-            np.save(folder / "in" / f"{name}.npy", x.view(np.float16) if form.dtype == "fp16" else x)
         options = ["--input", str(folder / "in"), *as_option(mask, folder)]
+        if kv_dtype := more.pop("kv_dtype", ""):
+            options.append(f"--kv-dtype={kv_dtype}")
+        for name, x in {**dict(zip("qkv", inputs)), **more}.items():
+            is_half = form.dtype == "fp16" and x.dtype == np.uint16
+            np.save(folder / "in" / f"{name}.npy", x.view(np.float16) if is_half else x)
         if scale is not None:
             options.append(f"--scale={scale!r}")
         if self.facts["fp8"]:
@@ -241,16 +258,18 @@ class Step:
         return [*options, f"--dtype={form.dtype}"]
 
     def _by_program(
-        self, form: Form, inputs: list, mask: object, scale: float | None, d_o: list | None = None
+        self, form: Form, inputs: list, mask: object, scale: float | None, more: dict
     ) -> tuple[np.ndarray, ...]:
+        """The results of the program for these arrays: those of a backward step in 16 bits, else O and LSE."""
+        backward = "do" in more
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            words = self._files(folder, form, inputs, {"do": d_o[0]} if d_o else {}, mask, scale)
+            words = self._files(folder, form, inputs, more, mask, scale)
             self._run(*words, "--check=none", "--repeat=0", f"--output={folder}/out")
-            results = [np.load(folder / "out" / f"{x}.npy") for x in (("dq", "dk", "dv") if d_o else ("o",))]
+            results = [np.load(folder / "out" / f"{x}.npy") for x in (("dq", "dk", "dv") if backward else ("o",))]
             # An O in bf16 is written as float32, which holds it exactly.
             bits = [x.view(np.uint16) if x.itemsize == 2 else to_16_bits(x, "bf16") for x in results]
-            if d_o:
+            if backward:
                 return tuple(bits)
             return form.of(bits[0]), form.without_batch(np.load(folder / "out/lse.npy"))
 
@@ -266,16 +285,16 @@ class Step:
         mask: str | np.ndarray | None = None,
         scale: float | None = None,
         dtype: str | None = None,
+        **cache: object,
     ) -> Lab:
-        """Runs the step's program on these arrays, compares the answer with the reference, and examines the kernel.
-        In place of arrays, `q` may be options of the program, such as "-n 100 --mask causal"."""
+        """Runs the step's program on the arrays of a call, compares the answer with the reference, and examines the
+        kernel. In place of arrays, `q` may be options of the program, such as "-n 100 --mask causal"."""
         if isinstance(q, str):
             return self._examine(shlex.split(q))
         form = form_of(q, dtype)
         inputs = [bits_of(name, x, form) for name, x in (("q", q), ("k", k), ("v", v))]
-        check_shapes(*inputs)
         with tempfile.TemporaryDirectory() as folder:
-            more = {} if d_o is None else {"do": bits_of("d_o", d_o, form)}
+            more = self._cache(**cache) if cache else {} if d_o is None else {"do": bits_of("d_o", d_o, form)}
             return self._examine(self._files(Path(folder), form, inputs, more, mask, scale))
 
     def _examine(self, options: list[str]) -> Lab:
@@ -307,13 +326,13 @@ class OwnStep(Step):
         return self.program.with_suffix(".cu").read_text()
 
     @property
-    def is_backward(self) -> bool:
-        return self.facts["kind"] == "backward"
+    def kind(self) -> str:
+        return self.facts["kind"]
 
     def _forward(self, form: Form, inputs: list, mask: object, scale: float | None) -> tuple[np.ndarray, ...]:
-        return self._by_program(form, inputs, mask, scale)
+        return self._by_program(form, inputs, mask, scale, {})
 
     def _backward(self, form: Form, inputs: list, more: list, mask: object, scale: float | None) -> Sequence:
         if len(more) > 1:
             raise StepError(f"{self.name}: a step of your own computes O and LSE itself")
-        return self._by_program(form, inputs, mask, scale, more)
+        return self._by_program(form, inputs, mask, scale, {"do": more[0]})
