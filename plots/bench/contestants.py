@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from plots.bench.cases import DENSE, MASK_BLOCK, Case
-from plots.bench.exact import HeadResult
 from common.python.attention_steps.arrays import to_16_bits
 from common.python.attention_steps.library import BlockMask, Device, Memory, StepLibrary, block_mask, span_mask
+from plots.bench.cases import DENSE, MASK_BLOCK, Case
+from plots.bench.exact import HeadResult
 from plots.bench.turns import reason_of
 from tests.lib import masks
 from tests.lib.reference import as_doubles, to_e4m3
