@@ -60,6 +60,7 @@ language = "en"
 extensions = ["myst_parser", "sphinx_copybutton", "sphinx.ext.mathjax", "sphinx.ext.autodoc", "breathe"]
 autodoc_mock_imports = ["torch"]
 autodoc_member_order = "bysource"
+default_role = "code"  # `x` in docstrings
 root_doc = "index"
 myst_heading_anchors = 4
 myst_fence_as_directive = ["math"]

@@ -27,7 +27,7 @@ ENVIRONMENT = {"OMP_WAIT_POLICY": "passive"}
 
 @functools.cache
 def step(name: str) -> "Step":
-    """A step by its name, such as "04" or "02b"."""
+    """A step by its name, such as `"04"` or `"02b"`."""
     number = str(name).removeprefix("step")
     if number not in gallery.names():
         raise StepError(f"step {name!r}: there is none of this name, must be one of {', '.join(gallery.names())}")
@@ -55,9 +55,9 @@ class Step:
     """A step of the gallery.
 
     Arrays are [B, H, N, D] or [H, N, D] of float16, of uint16 with the bits of bf16, of bfloat16 (ml_dtypes), or
-    wider: those are rounded to fp16, or to bf16 with dtype="bf16". Results have the form of q; LSE is float32
-    [B, H, N]. Masks are what --mask takes, such as "causal" or "window:100", or boolean arrays [Nq, Nkv],
-    [H, Nq, Nkv] or [B, H, Nq, Nkv]; which of them a step takes is in facts["masks"].
+    wider: those are rounded to fp16, or to bf16 with `dtype="bf16"`. Results have the form of q; LSE is float32
+    [B, H, N]. Masks are what `--mask` takes, such as `"causal"` or `"window:100"`, or boolean arrays [Nq, Nkv],
+    [H, Nq, Nkv] or [B, H, Nq, Nkv]; which of them a step takes is in `facts["masks"]`.
     """
 
     def __init__(self, number: str) -> None:
@@ -105,8 +105,8 @@ class Step:
 
         `scale` is 1/sqrt(D) unless given. A backward step computes O and LSE by a forward step unless it gets both. A
         decode step takes `lengths`, the keys of each sequence, and perhaps `page_table`, [B, pages of the longest
-        sequence], with k and v in pages, [pages, page size, Hkv, D], and kv_dtype="e4m3" for a cache that is stored
-        so. Raises StepError with one line that says what would be right.
+        sequence], with k and v in pages, [pages, page size, Hkv, D], and `kv_dtype="e4m3"` for a cache that is
+        stored so. Raises StepError with one line that says what would be right.
         """
         form = form_of(q, dtype)
         inputs = [bits_of(name, x, form) for name, x in (("q", q), ("k", k), ("v", v))]
@@ -288,7 +288,7 @@ class Step:
         **cache: object,
     ) -> Lab:
         """Runs the step's program on the arrays of a call, compares the answer with the reference, and examines the
-        kernel. In place of arrays, `q` may be options of the program, such as "-n 100 --mask causal"."""
+        kernel. In place of arrays, `q` may be options of the program, such as `"-n 100 --mask causal"`."""
         if isinstance(q, str):
             return self._examine(shlex.split(q))
         form = form_of(q, dtype)

@@ -283,7 +283,7 @@ def attention(
     """O and LSE. Tensors are [B, Hq, Nq, D] and [B, Hkv, Nkv, D] of float16 or bfloat16, with any strides: those that
     a kernel cannot read are copied. The causal mask is aligned to the last key, as for new tokens with a cache.
     `spans`, int32 [B or 1, Hq or 1, Nq, 2], gives each query the first of its keys and the end of them, in place of
-    a mask: document_spans() makes those of packed documents. `step` and `backward` name steps, else the last that
+    a mask: `document_spans()` makes those of packed documents. `step` and `backward` name steps, else the last that
     fit are called. dQ, dK and dV come from autograd; LSE has no gradient."""
     if q.dtype not in DTYPES or {q.dtype, k.dtype, v.dtype} != {q.dtype}:
         raise StepError(f"q, k, v: are {q.dtype}, {k.dtype}, {v.dtype}, must all be float16 or all bfloat16")
@@ -326,8 +326,8 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """As torch.nn.functional.scaled_dot_product_attention. Refused are dropout and dense masks: attention() takes
-    spans of keys. As there, is_causal is aligned to the first key."""
+    """As `torch.nn.functional.scaled_dot_product_attention`. Refused are dropout and dense masks: `attention()` takes
+    spans of keys. As there, `is_causal` is aligned to the first key."""
     if dropout_p > 0:
         raise StepError(f"dropout_p={dropout_p}: must be 0")
     if attn_mask is not None:
@@ -351,7 +351,7 @@ def scaled_dot_product_attention(
 
 
 def use_in_transformers(name: str = "steps") -> None:
-    """Lets models of transformers be loaded with attn_implementation="steps", for prefill and decode with a cache.
+    """Lets models of transformers be loaded with `attn_implementation="steps"`, for prefill and decode with a cache.
     Sequences of a batch must have one length: padding is refused."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
