@@ -185,6 +185,7 @@ PYTHON = """
 .. currentmodule:: attention_steps.torch_ops
 .. autofunction:: attention
 .. autofunction:: document_spans
+.. autofunction:: blocks_of
 .. autofunction:: scaled_dot_product_attention
 .. autofunction:: use_in_transformers
 ```

@@ -166,6 +166,25 @@ def test_documents_attend_to_themselves() -> None:
     assert both.tolist() == [[[[0, 2], [0, 2], [2, 4], [2, 4]]]]
 
 
+def test_masks_of_flex_attention() -> None:
+    """A rule that is no span of keys, and lengths that no block divides."""
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+
+    def rule(b, h, q, k):
+        return ((q >= k) & ((q - k) % 7 < 4)) | (k < 20 * (h + 1))
+
+    n, n_kv = (700, 900) if GPU else (150, 200)
+    block_mask = flex.create_block_mask(rule, None, 4, n, n_kv, device=DEVICE, BLOCK_SIZE=128 if GPU else 64)
+    blocks = attention_steps.blocks_of(block_mask)
+    q, k, v = inputs(n=n, n_kv=n_kv)
+    place = torch.arange(max(n, n_kv), device=DEVICE)
+    attended = rule(0, torch.arange(4, device=DEVICE)[:, None, None], place[:n, None], place[:n_kv])
+    found = attention_steps.attention(q, k, v, blocks=blocks)[0]
+    assert distance(found, reference(q, k, v, attended)) < MOST[torch.float16]
+    with pytest.raises(StepError, match="no backward step takes D = 64, fp16 and the masks full, causal, blocks"):
+        attention_steps.attention(q.requires_grad_(), k, v, blocks=blocks)[0].sum().backward()
+
+
 def test_refusals() -> None:
     q, k, v = inputs()
     for call, why in (
@@ -186,11 +205,11 @@ def test_refusals() -> None:
 def test_opcheck() -> None:
     q, k, v = (as_view(x, "rows first").detach().requires_grad_() for x in inputs())
     spans = torch.stack([torch.zeros(70), torch.arange(70)], -1).to(DEVICE, torch.int32)[None, None]
-    for mask in (None, spans):
-        torch.library.opcheck(OPERATOR, (q, k, v, mask, mask is None, 0.125, "", ""))
-        o, lse = (x.detach() for x in OPERATOR(q, k, v, mask, mask is None, 0.125, "", ""))
+    for mask in ([], [spans]):
+        torch.library.opcheck(OPERATOR, (q, k, v, mask, not mask, 0.125, "", ""))
+        o, lse = (x.detach() for x in OPERATOR(q, k, v, mask, not mask, 0.125, "", ""))
         tensors = (o, q.detach(), k.detach(), v.detach(), o, lse)
-        torch.library.opcheck(BACKWARD, (*tensors, mask, mask is None, 0.125, ""))
+        torch.library.opcheck(BACKWARD, (*tensors, mask, not mask, 0.125, ""))
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=NEEDS_GPU)])
@@ -301,7 +320,7 @@ def test_host_time_of_a_call() -> None:
     """At most 25 us more than the call of the library with everything at hand."""
     q, k, v = inputs(b=1, h=1, h_kv=1, n=64, n_kv=64)
     o, lse = attention_steps.attention(q, k, v)
-    name = torch_ops._step_for("forward", q, None, "")
+    name = torch_ops._step_for("forward", q, [], "")
     strides = sum(map(torch_ops._strides, (q, k, v, o)), ())
     plan = torch_ops._plan(name, q.device.index, (q.shape, k.shape), strides, False, False, 64**-0.5, ())
     workspace = torch.zeros(max(plan.workspace, 1), dtype=torch.uint8, device=DEVICE)
@@ -315,7 +334,7 @@ def test_host_time_of_a_call() -> None:
     wanted = [x.requires_grad_() for x in inputs(b=1, h=1, h_kv=1, n=64, n_kv=64)]
     times = {
         "library": host_us(direct),
-        "operator": host_us(lambda: torch.ops.attention_steps.attention(q, k, v, None, False, 0.125, "", "")),
+        "operator": host_us(lambda: torch.ops.attention_steps.attention(q, k, v, [], False, 0.125, "", "")),
         "attention()": host_us(lambda: attention_steps.attention(q, k, v)),
         "with autograd": host_us(lambda: attention_steps.attention(*wanted)),
         "PyTorch's": host_us(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v)),

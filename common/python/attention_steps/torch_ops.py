@@ -15,12 +15,16 @@ from torch import Tensor
 
 from . import gallery
 from .gallery import StepError
-from .library import BackwardTensors, Shape, StepLibrary, span_mask
+from .library import BackwardTensors, BlockMask, Shape, StepLibrary, block_mask, span_mask
+from .masks import dense
 from .steps import step as numpy_step
 
 DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
-PROBLEM = "Tensor? spans, bool causal, float scale, str step"
+PROBLEM = "Tensor[] mask, bool causal, float scale, str step"
 SIMULATED = 90  # the compute capability of the simulator
+# The masks of a step, by the number of tensors that say what is masked.
+FORMS = {0: ["full", "causal"], 1: ["full", "causal", "spans"], 5: ["full", "causal", "blocks"]}
+FULL, PARTIAL = 2, 3  # BlockType of block_mask.h
 
 torch.library.define(
     "attention_steps::attention", f"(Tensor q, Tensor k, Tensor v, {PROBLEM}, str backward) -> (Tensor, Tensor)"
@@ -32,7 +36,7 @@ torch.library.define(
 
 
 @functools.cache
-def fastest(kind: str, head_dim: int, dtype: str, spans: bool, capability: int, deterministic: bool = False) -> str:
+def fastest(kind: str, head_dim: int, dtype: str, masks: int, capability: int, deterministic: bool = False) -> str:
     """The last step in the order of reading that fits: each builds on slower ones. `deterministic` is asked of a
     backward step alone; where none of either sort fits, the other is taken."""
     gallery.built(*(f"step{name}" for name in gallery.names()))
@@ -42,23 +46,22 @@ def fastest(kind: str, head_dim: int, dtype: str, spans: bool, capability: int, 
         needs = facts["needs_compute_capability"] or 0
         runs = needs == capability if needs == 90 else max(needs, 80 if needs and dtype == "bf16" else 0) <= capability
         takes = facts["head_dims"] == "any" or head_dim in facts["head_dims"]
-        masked = "spans" in facts["masks"] if spans else facts["masks"] == ["full", "causal"]
-        if facts["kind"] == kind and dtype in facts["dtypes"] and runs and takes and masked:
+        if facts["kind"] == kind and dtype in facts["dtypes"] and runs and takes and facts["masks"] == FORMS[masks]:
             if kind == "forward" or facts["deterministic"] == deterministic:
                 return name
             other = other or name
     if not other:
-        what = f"D = {head_dim}, {dtype}{' and spans of keys' if spans else ''}"
+        what = f"D = {head_dim}, {dtype} and the masks {', '.join(FORMS[masks])}"
         raise StepError(f"no {kind} step takes {what} with compute capability {capability / 10}")
     return other
 
 
-def _step_for(kind: str, q: Tensor, spans: Tensor | None, wanted: str) -> str:
+def _step_for(kind: str, q: Tensor, mask: list[Tensor], wanted: str) -> str:
     if wanted:
         return numpy_step(wanted).name[4:]
     capability = SIMULATED if q.device.type == "cpu" else _capability(q.device.index)
     deterministic = torch.are_deterministic_algorithms_enabled()
-    return fastest(kind, q.shape[3], DTYPES[q.dtype], spans is not None, capability, deterministic)
+    return fastest(kind, q.shape[3], DTYPES[q.dtype], len(mask), capability, deterministic)
 
 
 @functools.cache
@@ -106,13 +109,17 @@ def _library(name: str, capability: int) -> StepLibrary:
 
 
 @functools.lru_cache(4096)
-def _plan(name: str, device: int, sizes: tuple, strides: tuple, bf16: bool, causal: bool, scale: float, spans: tuple):
+def _plan(name: str, device: int, sizes: tuple, strides: tuple, bf16: bool, causal: bool, scale: float, masks: tuple):
     (b, heads, n, d), (_, kv_heads, n_kv, _) = sizes
     shape = Shape(b, heads, kv_heads, n, n_kv, d, bf16, causal, factor=scale, strides=strides)
     library = _library(name, _capability(device))
     workspace = library.workspace_bytes(shape, 1 << 62)
-    prepared = library.prepare(shape, span_mask(spans, 256)) if spans else 0
+    prepared = library.prepare(shape, _mask(masks, [256] * 5)) if masks else 0
     return Plan(library, shape, shape.as_c(), workspace, prepared)
+
+
+def _mask(shapes: tuple, addresses: list[int]) -> BlockMask:
+    return span_mask(shapes[0], addresses[0]) if len(shapes) == 1 else block_mask(shapes, addresses)
 
 
 _zeroed: dict[tuple, Tensor] = {}
@@ -135,25 +142,17 @@ def _workspace(plan: Plan, device: torch.device, stream: int) -> Tensor | None:
 class Pass:
     """A call on the current stream of the GPU: the plan, and the addresses of what it needs beside the tensors."""
 
-    def __init__(
-        self, name: str, tensors: tuple[Tensor, ...], spans: Tensor | None, causal: bool, scale: float
-    ) -> None:
+    def __init__(self, name: str, tensors: tuple[Tensor, ...], mask: list[Tensor], causal: bool, scale: float) -> None:
         q, k, _, _ = tensors
         device, strides = q.device.index, sum(map(_strides, tensors), ())
         self.stream = torch._C._cuda_getCurrentRawStream(device)
-        problem = (
-            (q.shape, k.shape),
-            strides,
-            q.dtype == torch.bfloat16,
-            causal,
-            scale,
-            () if spans is None else spans.shape,
-        )
+        shapes = tuple(x.shape for x in mask)
+        problem = (q.shape, k.shape), strides, q.dtype == torch.bfloat16, causal, scale, shapes
         self.plan = _plan(name, device, *problem)
         self.c = ctypes.byref(self.plan.c)
         self.mask, self.prepared = None, None
-        if spans is not None:
-            self.mask = span_mask(spans.shape, spans.data_ptr())
+        if mask:
+            self.mask = _mask([x.shape for x in mask], [x.data_ptr() for x in mask])
             self.memory = torch.empty(max(self.plan.prepared, 1), dtype=torch.uint8, device=q.device)
             self.prepared = self.memory.data_ptr()
             self.plan.library.prepare(self.plan.shape, self.mask, self.prepared, self.stream)
@@ -162,12 +161,12 @@ class Pass:
 
 
 @torch.library.impl("attention_steps::attention", "cuda")
-def _attention(q, k, v, spans, causal, scale, step, backward):
-    name = _step_for("forward", q, spans, step)
+def _attention(q, k, v, mask, causal, scale, step, backward):
+    name = _step_for("forward", q, mask, step)
     q, k, v = _aligned(q), _aligned(k), _aligned(v)
     o, lse = _like(q), torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     with torch.cuda.device(q.device):
-        call = Pass(name, (q, k, v, o), spans, causal, scale)
+        call = Pass(name, (q, k, v, o), mask, causal, scale)
         addresses = (x.data_ptr() for x in (q, k, v, o, lse))
         settings = call.c, call.mask, call.prepared, call.workspace, call.plan.workspace
         _check(call.plan.library.library.step_forward(*settings, *addresses, call.stream, None, None, None))
@@ -175,15 +174,15 @@ def _attention(q, k, v, spans, causal, scale, step, backward):
 
 
 @torch.library.impl("attention_steps::attention_backward", "cuda")
-def _backward(d_o, q, k, v, o, lse, spans, causal, scale, step):
-    name = _step_for("backward", q, spans, step)
+def _backward(d_o, q, k, v, o, lse, mask, causal, scale, step):
+    name = _step_for("backward", q, mask, step)
     outputs = tuple(map(_like, (q, k, v)))
     # A gradient has the strides of its tensor, and dO has those of O.
     q, k, v = (_as(made, x) for made, x in zip(outputs, (q, k, v)))
     o = _aligned(o)
     d_o = _as(o, d_o)
     with torch.cuda.device(q.device):
-        call = Pass(name, (q, k, v, o), spans, causal, scale)
+        call = Pass(name, (q, k, v, o), mask, causal, scale)
         tensors = BackwardTensors(*(x.data_ptr() for x in (q, k, v, o, lse, d_o, *outputs)), call.workspace)
         if call.mask:
             tensors.block_mask.contents, tensors.prepared = call.mask, call.prepared
@@ -213,25 +212,27 @@ def _tensor(x: np.ndarray, like: Tensor) -> Tensor:
     return _like(like).copy_(torch.from_numpy(x.view(np.int16)).view(like.dtype))
 
 
-def _numpy_mask(spans: Tensor | None, causal: bool, keys: int) -> object:
-    if spans is None:
+def _numpy_mask(mask: list[Tensor], causal: bool, q: Tensor, k: Tensor) -> object:
+    if not mask:
         return "causal" if causal else "full"
-    place, limits = np.arange(keys), spans.numpy()
+    if len(mask) > 1:
+        return dense([x.numpy() for x in mask], q.shape[2], k.shape[2])
+    place, limits = np.arange(k.shape[2]), mask[0].numpy()
     return (place >= limits[..., :1]) & (place < limits[..., 1:])
 
 
 @torch.library.impl("attention_steps::attention", "cpu")
-def _attention_cpu(q, k, v, spans, causal, scale, step, backward):
-    called = numpy_step(_step_for("forward", q, spans, step))
-    o, lse = called(*map(_numpy, (q, k, v)), mask=_numpy_mask(spans, causal, k.shape[2]), scale=scale)
+def _attention_cpu(q, k, v, mask, causal, scale, step, backward):
+    called = numpy_step(_step_for("forward", q, mask, step))
+    o, lse = called(*map(_numpy, (q, k, v)), mask=_numpy_mask(mask, causal, q, k), scale=scale)
     return _tensor(o, q), torch.from_numpy(lse)
 
 
 @torch.library.impl("attention_steps::attention_backward", "cpu")
-def _backward_cpu(d_o, q, k, v, o, lse, spans, causal, scale, step):
-    called = numpy_step(_step_for("backward", q, spans, step))
-    arrays, mask = map(_numpy, (q, k, v, d_o, o)), _numpy_mask(spans, causal, k.shape[2])
-    found = called(*arrays, lse.numpy(), mask=mask, scale=scale)
+def _backward_cpu(d_o, q, k, v, o, lse, mask, causal, scale, step):
+    called = numpy_step(_step_for("backward", q, mask, step))
+    arrays = map(_numpy, (q, k, v, d_o, o))
+    found = called(*arrays, lse.numpy(), mask=_numpy_mask(mask, causal, q, k), scale=scale)
     return tuple(_tensor(x, like) for x, like in zip(found, (q, k, v)))
 
 
@@ -239,28 +240,29 @@ def _backward_cpu(d_o, q, k, v, o, lse, spans, causal, scale, step):
 
 
 @torch.library.register_fake("attention_steps::attention")
-def _attention_fake(q, k, v, spans, causal, scale, step, backward):
+def _attention_fake(q, k, v, mask, causal, scale, step, backward):
     return _like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
 @torch.library.register_fake("attention_steps::attention_backward")
-def _backward_fake(d_o, q, k, v, o, lse, spans, causal, scale, step):
+def _backward_fake(d_o, q, k, v, o, lse, mask, causal, scale, step):
     return _like(q), _like(k), _like(v)
 
 
 def _save(ctx, inputs, output):
-    q, k, v, spans, ctx.causal, ctx.scale, _, ctx.step = inputs
+    q, k, v, mask, ctx.causal, ctx.scale, _, ctx.step = inputs
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(q, k, v, *output, spans)
+    ctx.save_for_backward(q, k, v, *output, *mask)
 
 
 def _gradients(ctx, d_o, _):
-    q, k, v, o, lse, spans = ctx.saved_tensors
+    q, k, v, o, lse, *mask = ctx.saved_tensors
+    none = [None] * len(mask), None, None, None, None
     if d_o is None:
-        return (None,) * 8
-    problem = spans, ctx.causal, ctx.scale, ctx.step
-    return *torch.ops.attention_steps.attention_backward(d_o, q, k, v, o, lse, *problem), *(None,) * 5
+        return None, None, None, *none
+    problem = mask, ctx.causal, ctx.scale, ctx.step
+    return *torch.ops.attention_steps.attention_backward(d_o, q, k, v, o, lse, *problem), *none
 
 
 torch.library.register_autograd("attention_steps::attention", _gradients, setup_context=_save)
@@ -276,6 +278,7 @@ def attention(
     *,
     causal: bool = False,
     spans: Tensor | None = None,
+    blocks: list[Tensor] | None = None,
     scale: float | None = None,
     step: str = "",
     backward: str = "",
@@ -283,7 +286,8 @@ def attention(
     """O and LSE. Tensors are [B, Hq, Nq, D] and [B, Hkv, Nkv, D] of float16 or bfloat16, with any strides: those that
     a kernel cannot read are copied. The causal mask is aligned to the last key, as for new tokens with a cache.
     `spans`, int32 [B or 1, Hq or 1, Nq, 2], gives each query the first of its keys and the end of them, in place of
-    a mask: `document_spans()` makes those of packed documents. `step` and `backward` name steps, else the last that
+    a mask: `document_spans()` makes those of packed documents. `blocks` are the lists of a block mask, which
+    `blocks_of()` makes of FlexAttention's; no backward step takes them. `step` and `backward` name steps, else the last that
     fit are called. dQ, dK and dV come from autograd; LSE has no gradient."""
     if q.dtype not in DTYPES or {q.dtype, k.dtype, v.dtype} != {q.dtype}:
         raise StepError(f"q, k, v: are {q.dtype}, {k.dtype}, {v.dtype}, must all be float16 or all bfloat16")
@@ -291,9 +295,9 @@ def attention(
         raise StepError(f"q, k, v: have the shapes {[*q.shape]}, {[*k.shape]}, {[*v.shape]}, must be [B, H, N, D]")
     if (k.shape[0], k.shape[3]) != (q.shape[0], q.shape[3]) or q.shape[1] % k.shape[1]:
         raise StepError(f"k: has the shape {[*k.shape]}, must have B and D of q, {[*q.shape]}, and H must divide q's")
+    if causal + (spans is not None) + bool(blocks) > 1:
+        raise StepError("causal, spans, blocks: at most one may be given")
     if spans is not None:
-        if causal:
-            raise StepError("causal: must be False with spans, which say all")
         b, h, n, two = spans.shape
         if (
             spans.dtype != torch.int32
@@ -302,9 +306,9 @@ def attention(
             or (n, two) != (q.shape[2], 2)
         ):
             raise StepError(f"spans: {spans.dtype} {[*spans.shape]}, must be int32 [B or 1, Hq or 1, {q.shape[2]}, 2]")
-        spans = spans.contiguous()
+        blocks = [spans.contiguous()]
     scale = q.shape[3] ** -0.5 if scale is None else float(scale)
-    return torch.ops.attention_steps.attention(q, k, v, spans, causal, scale, step, backward)
+    return torch.ops.attention_steps.attention(q, k, v, blocks or [], causal, scale, step, backward)
 
 
 def document_spans(lengths: Tensor, total: int, causal: bool = True) -> Tensor:
@@ -314,6 +318,26 @@ def document_spans(lengths: Tensor, total: int, causal: bool = True) -> Tensor:
     document = torch.searchsorted(ends, place, right=True).clamp(max=len(ends) - 1)
     last = place + 1 if causal else ends[document]
     return torch.stack([(ends - lengths)[document], last], -1).to(torch.int32)[None, None]
+
+
+def blocks_of(flex: object) -> list[Tensor]:
+    """The lists of a step's block mask, of a BlockMask of FlexAttention, whose rule is evaluated in its partial blocks:
+    once, for all calls with this mask. The size of its blocks must be one that the step takes."""
+    (n, n_kv), sizes, lists = flex.seq_lengths, flex.BLOCK_SIZE, [(flex.kv_num_blocks, flex.kv_indices, PARTIAL)]
+    if flex.full_kv_num_blocks is not None:
+        lists.append((flex.full_kv_num_blocks, flex.full_kv_indices, FULL))
+    listed = [torch.arange(x.shape[3], device=x.device) < count[..., None] for count, x, _ in lists]
+    first = torch.cat(listed, 3).to(torch.int8).argsort(dim=3, descending=True, stable=True)
+    indices = torch.cat([x for _, x, _ in lists], 3).gather(3, first).to(torch.int32)
+    types = torch.cat([torch.full_like(x, kind) for _, x, kind in lists], 3).gather(3, first).to(torch.int32)
+    counts = sum(count for count, _, _ in lists).to(torch.int32)
+    partial = (torch.arange(types.shape[3], device=types.device) < counts[..., None]) & (types == PARTIAL)
+    b, h, row, slot = (x[:, None, None] for x in partial.nonzero(as_tuple=True))
+    q = row * sizes[0] + torch.arange(sizes[0], device=row.device)[:, None]
+    k = indices[b, h, row, slot] * sizes[1] + torch.arange(sizes[1], device=row.device)
+    tiles = flex.mask_mod(b, h, q.clamp(max=n - 1), k.clamp(max=n_kv - 1)) & (q < n) & (k < n_kv)
+    numbers = (partial.flatten().cumsum(0) - 1).view(partial.shape).to(torch.int32)
+    return [x.contiguous() for x in (counts, indices, types, numbers, tiles)]
 
 
 def scaled_dot_product_attention(
