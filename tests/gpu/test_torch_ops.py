@@ -202,8 +202,9 @@ def test_refusals() -> None:
 # --- What PyTorch asks of an operator -------------------------------------------------------------------
 
 
-def test_opcheck() -> None:
-    q, k, v = (as_view(x, "rows first").detach().requires_grad_() for x in inputs())
+@pytest.mark.parametrize("kind", ["rows first", "part of a packed tensor"])
+def test_opcheck(kind: str) -> None:
+    q, k, v = (as_view(x, kind).detach().requires_grad_() for x in inputs())
     spans = torch.stack([torch.zeros(70), torch.arange(70)], -1).to(DEVICE, torch.int32)[None, None]
     for mask in ([], [spans]):
         torch.library.opcheck(OPERATOR, (q, k, v, mask, not mask, 0.125, "", ""))
