@@ -322,8 +322,8 @@ def test_host_time_of_a_call() -> None:
     q, k, v = inputs(b=1, h=1, h_kv=1, n=64, n_kv=64)
     o, lse = attention_steps.attention(q, k, v)
     name = torch_ops._step_for("forward", q, [], "")
-    strides = sum(map(torch_ops._strides, (q, k, v, o)), ())
-    plan = torch_ops._plan(name, q.device.index, (q.shape, k.shape), strides, False, False, 64**-0.5, ())
+    strides = tuple(x.stride() for x in (q, k, v, o))
+    plan = torch_ops._plan(name, q.device.index, q.shape, k.shape, strides, False, False, 64**-0.5, ())
     workspace = torch.zeros(max(plan.workspace, 1), dtype=torch.uint8, device=DEVICE)
     addresses = [x.data_ptr() for x in (workspace, q, k, v, o, lse)]
     function, c = plan.library.library.step_forward, ctypes.byref(plan.c)

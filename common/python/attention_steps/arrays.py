@@ -6,8 +6,6 @@ import numpy as np
 
 from .gallery import StepError
 
-SIXTEEN_BITS = {"fp16": np.float16, "bf16": np.uint16}
-
 
 def to_16_bits(x: np.ndarray, dtype: str) -> np.ndarray:
     """The 16 bits of each number, rounded to fp16 or bf16."""
@@ -54,15 +52,13 @@ def form_of(q: np.ndarray, dtype: str | None) -> Form:
         own = dtype or "fp16"
     else:
         raise StepError(f"q: its type is {q.dtype}, must be float16, uint16 (the bits of bf16) or float32")
-    if own not in SIXTEEN_BITS or dtype not in (None, own):
-        raise StepError(f"dtype={dtype!r}: must be {own!r}, the type of q" if dtype in SIXTEEN_BITS else _dtype(dtype))
+    if dtype not in (None, "fp16", "bf16"):
+        raise StepError(f"dtype={dtype!r}: must be 'fp16' or 'bf16'")
+    if dtype not in (None, own):
+        raise StepError(f"dtype={dtype!r}: must be {own!r}, the type of q")
     if q.ndim not in (3, 4):
         raise StepError(f"q: has the shape {q.shape}, must be [H, N, D] or [B, H, N, D]")
     return Form(own, q.dtype, q.ndim)
-
-
-def _dtype(dtype: object) -> str:
-    return f"dtype={dtype!r}: must be 'fp16' or 'bf16'"
 
 
 def bits_of(name: str, x: np.ndarray, form: Form) -> np.ndarray:

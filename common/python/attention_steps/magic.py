@@ -178,7 +178,6 @@ class Changed:
         return "\n".join(f"{name:28} {before:>12} -> {after}" for name, (before, after) in changes.items())
 
     def __str__(self) -> str:
-        same = "all counts are those of"
         return "\n".join(
             filter(
                 None,
@@ -186,7 +185,7 @@ class Changed:
                     f"{self.lab.verdict()} ({self.options})",
                     self.lab.why.rstrip(),
                     *(in_cell(str(problem), self.own.source, self.number_of) for problem in self.lab.findings),
-                    self.differences() or f"{same} {self.base.step}",
+                    self.differences() or f"all counts are those of {self.base.step}",
                 ],
             )
         )

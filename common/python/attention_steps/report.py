@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from .gallery import StepError
 
+VERDICTS = {True: "RIGHT", False: "WRONG", None: "NOT CHECKED"}
 MAP = re.compile(r" +(Map:|-?\d+,-?\d+ +\||\. right|L only)")
 
 
@@ -140,8 +141,7 @@ class Lab:
         return [line for line in self.lines if line.counts.sectors]
 
     def verdict(self) -> str:
-        said = {True: "RIGHT", False: "WRONG", None: "NOT CHECKED"}[self.right]
-        return f"{self.step}: {said}, {len(self.findings)} findings"
+        return f"{self.step}: {VERDICTS[self.right]}, {len(self.findings)} findings"
 
     def __str__(self) -> str:
         totals = f"{self.counts.sectors} sectors, {self.counts.wavefronts} wavefronts"

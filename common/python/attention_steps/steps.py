@@ -303,8 +303,7 @@ class Step:
             done = self._run(
                 *options, "--repeat=0", f"--report=json:{report},{EXAMINED}", f"--json={record}", right=(0, 1)
             )
-            lines = report.read_text().splitlines() if report.exists() else []
-            first = record.read_text().splitlines() if record.exists() else []
+            lines, first = (x.read_text().splitlines() if x.exists() else [] for x in (report, record))
             lab = [json.loads(_below_root(line)) for line in lines]
             return Lab.of(lab, json.loads(first[0]) if first else {}, done.stderr, _below_root(done.stdout))
 

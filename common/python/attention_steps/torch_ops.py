@@ -1,10 +1,8 @@
-"""Steps as operators of PyTorch: on a GPU by their libraries, on the CPU by the simulator.
-
-Imported when attention(), scaled_dot_product_attention() or use_in_transformers() is first used.
-"""
+"""Steps as operators of PyTorch: on a GPU by their libraries, on the CPU by the simulator."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 from dataclasses import dataclass
@@ -79,17 +77,21 @@ def _like(x: Tensor) -> Tensor:
 # --- On a GPU -----------------------------------------------------------------------------------------
 
 
+@functools.lru_cache(4096)
+def _is_readable(lengths: tuple, strides: tuple) -> bool:
+    """Whether rows are contiguous and begin at multiples of 16 bytes, from an address that is one."""
+    return strides[3] == 1 and all(n == 1 or (s > 0 and s % 8 == 0) for n, s in zip(lengths[:3], strides))
+
+
 def _aligned(x: Tensor) -> Tensor:
-    """x itself if kernels can read it: rows of 16-byte units. Else a copy."""
-    lengths, strides = x.shape[:3], x.stride()
-    right = strides[3] == 1 and x.data_ptr() % 16 == 0
-    right = right and all(n == 1 or (s > 0 and s % 8 == 0) for n, s in zip(lengths, strides))
+    """x itself if kernels can read it, else a copy."""
+    right = x.data_ptr() % 16 == 0 and _is_readable(x.shape, x.stride())
     return x if right else x.clone(memory_format=torch.contiguous_format)
 
 
-def _strides(x: Tensor) -> tuple[int, ...]:
+def _strides(lengths: tuple, strides: tuple) -> tuple[int, ...]:
     """Those of batch, head and row; of a dimension of 1 any that is right for copies of 16 bytes."""
-    return tuple(s if n > 1 else x.shape[3] * 8 for n, s in zip(x.shape[:3], x.stride()))
+    return tuple(s if n > 1 else lengths[3] * 8 for n, s in zip(lengths[:3], strides))
 
 
 @dataclass
@@ -109,8 +111,9 @@ def _library(name: str, capability: int) -> StepLibrary:
 
 
 @functools.lru_cache(4096)
-def _plan(name: str, device: int, sizes: tuple, strides: tuple, bf16: bool, causal: bool, scale: float, masks: tuple):
-    (b, heads, n, d), (_, kv_heads, n_kv, _) = sizes
+def _plan(name: str, device: int, q: tuple, k: tuple, strides: tuple, *problem) -> Plan:
+    (bf16, causal, scale, masks), (b, heads, n, d), (_, kv_heads, n_kv, _) = problem, q, k
+    strides = sum(map(_strides, (q, k, k, q), strides), ())
     shape = Shape(b, heads, kv_heads, n, n_kv, d, bf16, causal, factor=scale, strides=strides)
     library = _library(name, _capability(device))
     workspace = library.workspace_bytes(shape, 1 << 62)
@@ -139,16 +142,19 @@ def _workspace(plan: Plan, device: torch.device, stream: int) -> Tensor | None:
     return kept
 
 
+def _on(device: int) -> contextlib.AbstractContextManager:
+    return contextlib.nullcontext() if device == torch.cuda.current_device() else torch.cuda.device(device)
+
+
 class Pass:
     """A call on the current stream of the GPU: the plan, and the addresses of what it needs beside the tensors."""
 
     def __init__(self, name: str, tensors: tuple[Tensor, ...], mask: list[Tensor], causal: bool, scale: float) -> None:
-        q, k, _, _ = tensors
-        device, strides = q.device.index, sum(map(_strides, tensors), ())
+        q, k, v, o = tensors
+        device, strides = q.device.index, (q.stride(), k.stride(), v.stride(), o.stride())
         self.stream = torch._C._cuda_getCurrentRawStream(device)
         shapes = tuple(x.shape for x in mask)
-        problem = (q.shape, k.shape), strides, q.dtype == torch.bfloat16, causal, scale, shapes
-        self.plan = _plan(name, device, *problem)
+        self.plan = _plan(name, device, q.shape, k.shape, strides, q.dtype == torch.bfloat16, causal, scale, shapes)
         self.c = ctypes.byref(self.plan.c)
         self.mask, self.prepared = None, None
         if mask:
@@ -165,7 +171,7 @@ def _attention(q, k, v, mask, causal, scale, step, backward):
     name = _step_for("forward", q, mask, step)
     q, k, v = _aligned(q), _aligned(k), _aligned(v)
     o, lse = _like(q), torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-    with torch.cuda.device(q.device):
+    with _on(q.device.index):
         call = Pass(name, (q, k, v, o), mask, causal, scale)
         addresses = (x.data_ptr() for x in (q, k, v, o, lse))
         settings = call.c, call.mask, call.prepared, call.workspace, call.plan.workspace
@@ -181,7 +187,7 @@ def _backward(d_o, q, k, v, o, lse, mask, causal, scale, step):
     q, k, v = (_as(made, x) for made, x in zip(outputs, (q, k, v)))
     o = _aligned(o)
     d_o = _as(o, d_o)
-    with torch.cuda.device(q.device):
+    with _on(q.device.index):
         call = Pass(name, (q, k, v, o), mask, causal, scale)
         tensors = BackwardTensors(*(x.data_ptr() for x in (q, k, v, o, lse, d_o, *outputs)), call.workspace)
         if call.mask:
