@@ -26,7 +26,7 @@ from plots.sections import lines_of
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-sys.path.insert(0, str(ROOT / "steps/exercises"))
+sys.path[:0] = [str(ROOT / "steps/exercises"), str(ROOT / "common/python")]
 from catalogue import ENTRIES, plan  # noqa: E402, F401
 
 # The files that the pages are made from, by the names of the pages.
@@ -57,7 +57,10 @@ project = "Attention, step by step"
 html_title = project
 html_baseurl = address.site(ADDRESS)
 language = "en"
-extensions = ["myst_parser", "sphinx_copybutton", "sphinx.ext.mathjax", "breathe"]
+extensions = ["myst_parser", "sphinx_copybutton", "sphinx.ext.mathjax", "sphinx.ext.autodoc", "breathe"]
+autodoc_mock_imports = ["torch"]
+autodoc_member_order = "bysource"
+default_role = "code"  # `x` in docstrings
 root_doc = "index"
 myst_heading_anchors = 4
 myst_fence_as_directive = ["math"]
@@ -161,6 +164,34 @@ def write_headers(app: Sphinx, _) -> None:
         )
 
 
+# What the page on the package shows of the docstrings.
+PYTHON = """
+## Reference
+
+```{eval-rst}
+.. currentmodule:: attention_steps
+.. autofunction:: step
+.. autofunction:: build
+.. autoclass:: Step()
+   :members: __call__, lab, facts, source
+.. autoclass:: Lab()
+   :members: conflicts, traffic, verdict, map, table, frame, plot, compare, annotated
+.. autoclass:: Line()
+.. autoclass:: attention_steps.report.Counts()
+   :members: sectors, wavefronts, conflicts
+.. autoclass:: Problem()
+.. autoexception:: StepError
+.. autoexception:: BuildError
+.. currentmodule:: attention_steps.torch_ops
+.. autofunction:: attention
+.. autofunction:: document_spans
+.. autofunction:: blocks_of
+.. autofunction:: scaled_dot_product_attention
+.. autofunction:: use_in_transformers
+```
+"""
+
+
 def read_page(app: Sphinx, name: str, content: list[str]) -> None:
     """What MyST writes in another way than code hosts: formulas, pictures for light and dark pages."""
 
@@ -191,6 +222,8 @@ def read_page(app: Sphinx, name: str, content: list[str]) -> None:
         text += "".join(toctree(pages, caption) for caption, pages in tree().items())
     elif f"{name}-tried" in PAGES:
         text += toctree([f"{name}-tried"])
+    elif name == "python":
+        text += PYTHON
     elif name == "exercises":
         text += toctree([entry.page for entry in ENTRIES])
     elif name in ("quizzes", "wrong-answers"):

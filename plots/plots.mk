@@ -11,6 +11,7 @@ $(if $(filter x0 x1,$(subst $() ,,x$(QUICK))),,$(error QUICK=$(QUICK): must be 0
 ## make ceilings          measure what this GPU can do at best, for the reports to compare with
 ## make variants          what each idea of a step gives: measures the variants of steps in steps/variants (GPU)
 ## make walk              the stages of one kernel that docs/profiling.md leads through
+## make train TEXT=FILE   train a small language model on a text, by the steps and by PyTorch's attention (GPU)
 ## make profile           count one pass of STEP=03 with Nsight Compute (GPU); PROBLEM="-n 1024 -d 64": another problem
 ## make sass              the machine code of STEP=03, and what it is made of (nvcc, no GPU)
 ## make ptx               the PTX of STEP=03
@@ -18,7 +19,7 @@ $(if $(filter x0 x1,$(subst $() ,,x$(QUICK))),,$(error QUICK=$(QUICK): must be 0
 ## make pictures          draw the pictures of the pages on the steps, into docs/pictures
 ## make real-input        run every step on tests/data and on random inputs, for docs/real-input.md
 ## make libraries         every step as a shared library, for callers in Python
-.PHONY: libraries bench ceilings builds variants profile sass ptx plots readme pictures \
+.PHONY: libraries bench ceilings builds variants train profile sass ptx plots readme pictures \
 	real-input lab
 COMPILE_NOTHING += pictures plots readme
 
@@ -39,11 +40,14 @@ libraries: $(LIBRARIES)
 $(BUILD)/plots/%.o: plots/%.c $(BUILD)/flags
 	$(call compile_c,$(PIC))
 
+$(BUILD)/python/%.o: common/python/%.c $(BUILD)/flags
+	$(call compile_c,$(PIC))
+
 $(LIBRARIES): $(BUILD)/lib%.so: $$(call step_object,$$*) $$(call forward_object,$$*)
 $(VARIANT_LIBRARIES): $(BUILD)/variants/lib%.so: $(BUILD)/variants/%.o $$(call forward_of_patched,$$*)
 
 # The simulated runtime stays visible: callers need its cudaMalloc.
-$(LIBRARIES) $(VARIANT_LIBRARIES): $(BUILD)/plots/bench/step_library.o $(OF_LIBRARIES) $(SIMT_OBJECTS)
+$(LIBRARIES) $(VARIANT_LIBRARIES): $(BUILD)/python/library.o $(OF_LIBRARIES) $(SIMT_OBJECTS)
 	$(call say,LINK,$@)
 ifeq ($(BACKEND),cuda)
 	$(Q)$(NVCC) -shared $^ -o $@ -cudart static -Xlinker -Bsymbolic -Xlinker --exclude-libs=ALL
@@ -103,6 +107,11 @@ walk: $(STAGES)
 variants: $(TIMED_STEPS) $(TIMED_LIBRARIES) $(if $(filter cuda,$(BACKEND)),$(VARIANT_LIBRARIES))
 	$(times_need_gpu)
 	@$(BENCH_PYTHON) -m plots.bench.variants $(BUILD) $(COMMIT)
+
+train:
+	$(times_need_gpu)
+	@test -f "$(TEXT)" || { echo "make $@: TEXT=$(TEXT): must be a file with a text to learn" >&2; exit 2; }
+	@$(BENCH_PYTHON) -m plots.tools.train "$(TEXT)"
 
 # --- What a profiler and the compiler report of one step ----------------------------------------------
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from plots.bench.step_library import Shape
+from common.python.attention_steps.library import Shape
 from tests.lib.steps import settings
 
 # Every problem of the grid has QUERIES = B * N and WIDTH = H * D, so that their work is comparable.

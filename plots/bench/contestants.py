@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from common.python.attention_steps.arrays import to_16_bits
+from common.python.attention_steps.library import BlockMask, Device, Memory, StepLibrary, block_mask, span_mask
 from plots.bench.cases import DENSE, MASK_BLOCK, Case
 from plots.bench.exact import HeadResult
-from plots.bench.step_library import BlockMask, Device, Memory, StepLibrary, block_mask, span_mask
 from plots.bench.turns import reason_of
 from tests.lib import masks
 from tests.lib.reference import as_doubles, to_e4m3
@@ -61,14 +62,6 @@ class Inputs:
         if not self.scales:
             return tuple(values)
         return tuple(float(scales[batch, head]) * x for scales, x in zip(self.scales, values, strict=True))
-
-
-def to_16_bits(x: np.ndarray, dtype: str) -> np.ndarray:
-    """The 16 bits of each number, rounded to fp16 or bf16."""
-    if dtype == "fp16":
-        return x.astype(np.float16).view(np.uint16)
-    bits = x.view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
 def head_of(memory: Memory, case: Case, batch: int, head: int) -> np.ndarray:

@@ -9,9 +9,9 @@ from functools import cached_property
 
 import numpy as np
 
+from common.python.attention_steps.library import DecodeTensors, Device, DeviceError, Memory, Shape, StepLibrary
 from plots.bench.contestants import SEED, Contestant, to_16_bits
 from plots.bench.exact import Exact, HeadResult
-from plots.bench.step_library import DecodeTensors, Device, DeviceError, Memory, Shape, StepLibrary
 from plots.bench.turns import Plan, Stopwatch, measure, reason_of
 from tests.lib.decode import drawn_lengths
 from tests.lib.problem import Problem

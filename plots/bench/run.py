@@ -26,6 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
+from common.python.attention_steps.library import Device, DeviceError, StepLibrary
 from plots.bench.backward import (
     BACKWARD_BASELINES,
     BackwardBaseline,
@@ -58,7 +59,6 @@ from plots.bench.decode import (
     quick_decode_cases,
 )
 from plots.bench.exact import Exact
-from plots.bench.step_library import Device, DeviceError, StepLibrary
 from plots.bench.turns import QUICK, Measured, Plan, Stopwatch, measure, reason_of
 from tests.lib.steps import source_of
 

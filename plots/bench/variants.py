@@ -13,9 +13,9 @@ import sys
 from datetime import date
 from pathlib import Path
 
+from common.python.attention_steps.library import StepLibrary
 from plots.bench.cases import DENSE, Case, case
 from plots.bench.run import Benchmark
-from plots.bench.step_library import StepLibrary
 from plots.bench.turns import Plan
 from plots.sections import with_section
 from tests.lib.steps import source_of

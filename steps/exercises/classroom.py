@@ -1,7 +1,8 @@
 """Writes, builds, checks and grades the exercises; `make exercises`, `make ex07`, `make grade` and
 `make hint EX=07` call it. It needs Python's standard library only.
 
-Usage: classroom.py list | grade [NAME...] | check NAME | hint NAME    (exercises.mk sets the environment)
+Usage: classroom.py list | grade [NAME...] | check NAME [FILE] | hint NAME | start NAME
+(exercises.mk sets the environment; FILE takes the place of steps/exercises/NAME.cu, and start prints what that begins as)
 
 A student's kernel runs in a process of its own, with limits on time, output and memory. That process
 only writes O and LSE, or gradients; the judge, another program, compares them with the reference.
@@ -453,9 +454,15 @@ def prepare_judge(exercises: Iterable[Exercise] = EXERCISES.values()) -> None:
 # --- Commands --------------------------------------------------------------------------------------
 
 
-def check(name: str) -> int:
+def check(name: str, file: str = "") -> int:
+    if name not in EXERCISES:
+        print(f"{name}: there is no such exercise, must be one of {', '.join(EXERCISES)}", file=sys.stderr)
+        return 2
     exercise = EXERCISES[name]
     text, path = file_of(name, ".md"), FOLDER / f"{name}.cu"
+    if file:
+        path, name = MADE / f"file_{name}.cu", f"made/file_{name}"
+        write_if_changed(path, Path(file).read_text())
     if path.is_symlink() and not path.exists():
         print(
             f"make {name}: {path.relative_to(ROOT)} is a link to {os.readlink(path)}, which does not exist: "
@@ -463,7 +470,7 @@ def check(name: str) -> int:
             file=sys.stderr,
         )
         return 2
-    print(f"{title_of(name)}\n  task: {text.relative_to(ROOT)}   your file: {path.relative_to(ROOT)}")
+    print(f"{title_of(exercise.name)}\n  task: {text.relative_to(ROOT)}   your file: {path.relative_to(ROOT)}")
     if not path.exists():
         path.write_text(sources(exercise)[1])
         print("  (just written; it will not be overwritten: edit it, then run this again)")
@@ -476,11 +483,18 @@ def check(name: str) -> int:
         for line in mark.why.splitlines()[: 1 if failed else None]:  # later parts say much the same
             print(f"      {line}")
         failed += bool(mark.why)
-    print(f"  {reached:g} of {exercise.points} points: {name}")
+    print(f"  {reached:g} of {exercise.points} points: {exercise.name}")
     if failed:
         command = f"{(BUILD / 'exercises' / name).relative_to(ROOT)} OPTIONS"
         print(f"  to look closer: {with_report(exercise, command)}")
     return 1 if failed else 0
+
+
+def start(name: str) -> int:
+    if name not in EXERCISES:
+        return check(name)
+    print(sources(EXERCISES[name])[1], end="")
+    return 0
 
 
 def listing() -> int:
@@ -540,7 +554,7 @@ def hint(name: str = "") -> int:
 def main() -> int:
     command, *arguments = sys.argv[1:] or ["list"]
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `make exercises | head` ends without a word
-    return {"list": listing, "grade": grade, "check": check, "hint": hint}[command](*arguments)
+    return {"list": listing, "grade": grade, "check": check, "hint": hint, "start": start}[command](*arguments)
 
 
 if __name__ == "__main__":

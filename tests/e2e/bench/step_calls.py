@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from plots.bench.step_library import BlockMask, Device, Shape, StepLibrary, block_mask
+from common.python.attention_steps.library import BlockMask, Device, Shape, StepLibrary, block_mask
 from tests.lib import masks
 from tests.lib.problem import Problem
 from tests.lib.programs import STEP_DIR, Result

@@ -13,12 +13,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from common.python.attention_steps.library import Device, StepLibrary
 from plots.bench import builds, run
 from plots.bench.backward import BackwardInputs, ExactGradients
 from plots.bench.cases import DENSE, Case, all_cases, quick_cases
 from plots.bench.contestants import BASELINES, Inputs, StepCall, row_spans, saved_masks, to_16_bits
 from plots.bench.exact import Exact
-from plots.bench.step_library import Device, StepLibrary
 from plots.bench.turns import WARM_UPS, Plan, Stopwatch
 from tests.lib import masks
 from tests.lib.gradients import answers, forward, gradients

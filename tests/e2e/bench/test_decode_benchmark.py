@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from common.python.attention_steps.library import CACHE_E4M3, CACHE_PAGES, Device, StepLibrary
 from plots.bench import decode as bench_decode
 from plots.bench import run
 from plots.bench.decode import (
@@ -21,7 +22,6 @@ from plots.bench.decode import (
     decode_line,
     quick_decode_cases,
 )
-from plots.bench.step_library import CACHE_E4M3, CACHE_PAGES, Device, StepLibrary
 from plots.bench.turns import Plan
 from plots.figures import decode
 from tests.lib.programs import STEP_DIR, read_records

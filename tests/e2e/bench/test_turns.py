@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from plots.bench.step_library import DeviceError
+from common.python.attention_steps.library import DeviceError
 from plots.bench.turns import MOST_FLUSHES, Plan, Stopwatch, Times, measure
 
 

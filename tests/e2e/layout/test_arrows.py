@@ -75,13 +75,19 @@ def test_steps_and_device_code_include_no_host_code() -> None:
     ] == []
 
 
-def test_plots_import_only_plots_and_the_library_of_the_tests() -> None:
-    imports = [
+def imports(folder: str) -> list[tuple[Path, str]]:
+    """What the Python files of a folder import of this project."""
+    return [
         (path, name)
-        for path in (REPOSITORY / "plots").rglob("*.py")
-        for name in re.findall(r"^(?:from|import) (tests\S*)", path.read_text(), re.M)
+        for path in (REPOSITORY / folder).rglob("*.py")
+        for name in re.findall(r"^ *(?:from|import) ((?:tests|plots|common|steps|docs)\b\S*)", path.read_text(), re.M)
     ]
-    assert [found for found in imports if not found[1].startswith("tests.lib")] == []
+
+
+def test_plots_import_only_plots_the_package_and_the_library_of_the_tests() -> None:
+    allowed = ("plots", "tests.lib", "common.python")
+    assert [found for found in imports("plots") if not found[1].startswith(allowed)] == []
+    assert imports("plots") != [] == imports("common/python")
 
 
 def circle(uses: dict[str, set[str]]) -> list[str]:

@@ -24,7 +24,15 @@ COMMAND = re.compile(
     r"(?:^ *|&& )make ((?:[A-Z_]+=\S+ |-C \S+ |-\S+ )*)([\w./][\w./-]*(?: (?!&&)[a-z][\w-]*)*)", re.MULTILINE
 )
 
-NEED_A_GPU = ("bench", "bench QUICK=1", "builds OLD=build", "ceilings", "variants", "profile STEP=03")
+NEED_A_GPU = (
+    "bench",
+    "bench QUICK=1",
+    "builds OLD=build",
+    "ceilings",
+    "variants",
+    "profile STEP=03",
+    "train TEXT=README.md",
+)
 # What the recipes call with Python. Other tests call the same tools.
 TOOLS = {
     "lab": ("plots.tools.lab",),

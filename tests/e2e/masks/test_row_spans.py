@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plots.bench.step_library import BlockMask, Device, span_mask
+from common.python.attention_steps.library import BlockMask, Device, span_mask
 from tests.e2e.bench.step_calls import Call, library_of
 from tests.e2e.masks.test_masks import KV_LENGTHS, assert_right, preset_text, rows_of_low_scores
 from tests.lib import masks

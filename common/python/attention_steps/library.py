@@ -1,4 +1,4 @@
-"""Calls a step and its CUDA runtime through libstepNN.so (step_library.c)."""
+"""Calls a step and its CUDA runtime through libstepNN.so (library.c)."""
 
 import contextlib
 import ctypes
@@ -13,7 +13,7 @@ MASK_FILES = ("kv_num_blocks", "kv_indices", "block_mask_types", "partial_block_
 
 
 class _CShape(ctypes.Structure):
-    """Shape in step_library.c."""
+    """Shape in library.c."""
 
     _fields_ = [
         *((name, ctypes.c_int) for name in ("batch", "q_heads", "kv_heads", "q_len", "kv_len", "head_dim")),
@@ -21,12 +21,14 @@ class _CShape(ctypes.Structure):
         ("causal", ctypes.c_bool),
         ("e4m3", ctypes.c_bool),
         ("scale", ctypes.c_float),
+        ("strides", 12 * ctypes.c_int64),
     ]
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The problem. `causal` is for steps without block masks."""
+    """The problem. `causal` is for steps without block masks; `factor` is that of Q K^T, 0 for 1/sqrt(head_dim);
+    `strides` are those of batch, head and row of Q, K, V and O one after the other, none if all are compact."""
 
     batch: int
     heads: int
@@ -37,12 +39,14 @@ class Shape:
     bf16: bool
     causal: bool
     e4m3: bool = False
+    factor: float = 0.0
+    strides: tuple[int, ...] = ()
 
     def scale(self) -> float:
-        return self.head_dim**-0.5
+        return self.factor or self.head_dim**-0.5
 
     def as_c(self) -> _CShape:
-        return _CShape(*astuple(self), self.scale())
+        return _CShape(*astuple(self)[:9], self.scale(), self.strides)
 
 
 class BlockMask(ctypes.Structure):
@@ -158,11 +162,11 @@ class StepLibrary:
         _raise(self.library.step_describe(shape.as_c(), mask, ctypes.byref(ceiling), ctypes.byref(traffic)))
         return CEILINGS[ceiling.value], traffic.value
 
-    def prepare(self, shape: Shape, mask: BlockMask, prepared: int | None = None) -> int:
+    def prepare(self, shape: Shape, mask: BlockMask, prepared: int | None = None, stream: int | None = None) -> int:
         """Returns the bytes of device memory that the preparation of a valid mask needs. If
         `prepared` is the address of as many, also enqueues the preparation, once per mask."""
         size = ctypes.c_size_t()
-        _raise(self.library.step_prepare(shape.as_c(), mask, prepared, ctypes.byref(size), None))
+        _raise(self.library.step_prepare(shape.as_c(), mask, prepared, ctypes.byref(size), stream))
         return size.value
 
     def workspace_bytes(self, shape: Shape, free_bytes: int) -> int:
@@ -185,21 +189,24 @@ class StepLibrary:
         workspace: int | None = None,
         workspace_bytes: int = 0,
         scales: Sequence[int | None] = (None, None, None),
+        stream: int | None = None,
     ) -> None:
-        """Enqueues a forward pass; the pointers are addresses of compact device tensors.
+        """Enqueues a forward pass; the pointers are addresses of device tensors.
 
         `mask` and `prepared` are those of prepare(), for a step that takes block masks;
         `workspace` is the address of `workspace_bytes` bytes; `scales` are of q, k and v in e4m3.
         """
         _raise(
             self.library.step_forward(
-                shape.as_c(), mask, prepared, workspace, workspace_bytes, q, k, v, o, lse, None, *scales
+                shape.as_c(), mask, prepared, workspace, workspace_bytes, q, k, v, o, lse, stream, *scales
             )
         )
 
-    def backward(self, shape: Shape, tensors: BackwardTensors, workspace_bytes: int = 0) -> None:
+    def backward(
+        self, shape: Shape, tensors: BackwardTensors, workspace_bytes: int = 0, stream: int | None = None
+    ) -> None:
         """Enqueues a backward pass."""
-        _raise(self.library.step_backward(shape.as_c(), tensors, workspace_bytes, None))
+        _raise(self.library.step_backward(shape.as_c(), tensors, workspace_bytes, stream))
 
     def decode_bytes(self, shape: Shape, page_size: int) -> tuple[int, int]:
         """The bytes of the workspace of a decode pass, which must be 0 at first, and of its schedule."""

@@ -1,7 +1,7 @@
 /**
  * @file
  * One step as a shared library, libstepNN.so, for callers that are not written in C: the step, and
- * the functions of the CUDA runtime that its callers need. step_library.py declares the same
+ * the functions of the CUDA runtime that its callers need. library.py declares the same
  * structures and functions. A function that can fail returns NULL on success, or an error message
  * that is valid until the next call.
  */
@@ -14,13 +14,14 @@
 #include "host/device/graph.h"
 #include "host/device/limits.h"
 
-/** The problem; tensors are compact, [batch][heads][rows][head_dim]. */
+/** The problem; tensors are [batch][heads][rows][head_dim]. */
 typedef struct Shape {
   int batch, q_heads, kv_heads, q_len, kv_len, head_dim;
   bool bf16;
   bool causal; /**< ignored with a block mask */
   bool e4m3;   /**< Q, K and V, of a decode step K and V; O is fp16, or bf16 as `bf16` says */
   float scale;
+  Strides strides[4]; /**< of Q, K, V and O; a row of 0 stands for compact tensors */
 } Shape;
 
 #define EXPORTED __attribute__((visibility("default")))
@@ -54,6 +55,12 @@ static Problem problem_of(const Shape *s, const BlockMask *mask) {
       .v_strides = compact(s->kv_heads, s->kv_len, s->head_dim),
       .o_strides = compact(s->q_heads, s->q_len, s->head_dim),
   };
+  if (s->strides[0].row != 0) {
+    p.q_strides = s->strides[0];
+    p.k_strides = s->strides[1];
+    p.v_strides = s->strides[2];
+    p.o_strides = s->strides[3];
+  }
   if (mask != NULL) {
     p.mask = MASK_BLOCKS;
     p.q_block_size = mask->q_block_size;
@@ -180,7 +187,7 @@ static cudaError_t forward_pass(const Problem *p, Tensors t, cudaStream_t stream
 }
 
 /**
- * Enqueues a forward pass on `stream`. `lse`, [batch][heads][rows], and the other tensors,
+ * Enqueues a forward pass on `stream`. `lse`, compact [batch][heads][rows], and the other tensors,
  * [batch][heads][rows][head_dim], are device memory; `mask` and `prepared` are those of
  * step_prepare(), or NULL for a step without block masks; `workspace` has the bytes that
  * step_workspace() set, or is NULL if they are 0. The scales, [batch][kv_heads], are of Q, K and V
@@ -213,8 +220,8 @@ EXPORTED const char *step_forward(const Shape *shape, const BlockMask *mask, voi
 }
 
 /**
- * Enqueues a backward pass on `stream`, with compact tensors in device memory. Their workspace has
- * the bytes that step_workspace() set.
+ * Enqueues a backward pass on `stream`, with tensors in device memory. Their workspace has the bytes
+ * that step_workspace() set.
  */
 EXPORTED const char *step_backward(const Shape *shape, const BackwardTensors *tensors,
                                    size_t workspace_bytes, cudaStream_t stream) {

@@ -1,0 +1,109 @@
+"""Where the sources of the steps and their builds are: a checkout, or what `pip install .` made of one."""
+
+import fcntl
+import os
+import subprocess
+from functools import cache
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+class StepError(ValueError):
+    """A request that a step refuses; its text is the line that the program prints."""
+
+
+class BuildError(StepError):
+    """Sources that do not compile; its text begins with the first error of the compiler."""
+
+
+@cache
+def root() -> Path:
+    """The folder with the Makefile."""
+    checkout = HERE.parents[2]
+    return checkout if (checkout / "steps").is_dir() else HERE / "gallery"
+
+
+def is_installed() -> bool:
+    return root().parent == HERE
+
+
+@cache
+def names() -> list[str]:
+    """The names of all steps, without the word "step", in the order of reading."""
+    return sorted({path.name[4:].partition("_")[0] for path in (root() / "steps").glob("step*_*.cu")})
+
+
+def build_folder(backend: str = "cpu") -> Path:
+    """`backend` is cpu, or that of a GPU as in cuda-sm_90. ATTENTION_STEPS_BUILD names another folder than
+    build/cpu; what is there is not built again."""
+    given = os.environ.get("ATTENTION_STEPS_BUILD")
+    return Path(given) if given and backend == "cpu" else root() / "build" / backend
+
+
+def built(*files: str, backend: str = "cpu") -> list[Path]:
+    """Files of a build, up to date: those of an installed package are, and others are left to make."""
+    folder = build_folder(backend)
+    paths = [folder / file for file in files]
+    if is_installed():
+        _date_files()
+    as_they_are = is_installed() or folder != root() / "build" / backend
+    if not as_they_are or not all(path.exists() for path in paths):
+        make(*(str(path.relative_to(root())) for path in paths), backend=backend)
+    return paths
+
+
+def environment(backend: str = "cpu") -> dict[str, str]:
+    """For make: it is called by nobody else, and compiles nothing again because of another commit or compiler."""
+    found = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")}
+    if (commit := root() / "build" / backend / "commit.h").exists():
+        found["COMMIT"] = commit.read_text().split('"')[1]
+    if is_installed():
+        found["CXX"] = (root() / "compiler").read_text()
+    return found
+
+
+def make(*words: str, backend: str = "cpu") -> str:
+    """Calls make, one process at a time. Returns what it prints."""
+    name, _, arch = backend.partition("-")
+    build = root() / "build" / backend
+    build.mkdir(parents=True, exist_ok=True)
+    if is_installed():
+        _date_files()
+    with open(build / "python.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run(
+            ["make", "--no-print-directory", f"-j{os.cpu_count()}", f"BACKEND={name}", *words]
+            + ([f"ARCH={arch}"] if arch else []),
+            cwd=root(),
+            env=environment(backend),
+            capture_output=True,
+            errors="replace",
+            check=False,
+        )
+    if done.returncode != 0:
+        said = [line for line in done.stderr.splitlines() if line and not line.startswith("make")]
+        first = next((i for i, line in enumerate(said) if "error" in line), 0)
+        raise BuildError("\n".join(said[first : first + 8]) or f"make {' '.join(words)}: failed")
+    return done.stdout
+
+
+@cache
+def _date_files() -> None:
+    """pip gives all files the time of the installation, in no order: reports would not quote the sources, and make
+    would compile everything again. So what was built becomes younger than all sources, once."""
+    build = root() / "build" / "cpu"
+    if (done := build / "dated").exists():
+        return
+    for path in root().rglob("*"):
+        if path.is_file():
+            time = 1e9 + path.is_relative_to(build)
+            os.utime(path, (time, time))
+    for program in (build / "rewrite_launches", *build.glob("step*")):
+        program.chmod(0o755)
+    done.touch()
+
+
+def source(step: str) -> Path:
+    """The file of a step; `step` is a name as in names()."""
+    return next((root() / "steps").glob(f"step{step}_*.cu"))

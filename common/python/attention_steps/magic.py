@@ -1,0 +1,225 @@
+"""Cells of a notebook that hold a changed kernel: %%step after=04, or an exercise: %%step exercise=ex05."""
+
+import html
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from . import gallery
+from .gallery import BuildError, StepError
+from .report import Lab
+from .steps import Step, build, step
+
+# What a cell is checked with, unless it names options: whole tiles; incomplete ones, masked, and grouped heads.
+CASES = ("-n 256", "-n 100 -k 133 -G 1 --mask causal")
+USAGE = "must begin with after=NN, the step that the cell changes, or exercise=exNN; options of the program may follow"
+
+
+def load(shell: object) -> None:
+    """Adds the magics to IPython."""
+    shell.register_magic_function(cell_magic, "cell", "step")
+    shell.register_magic_function(lambda line: source_magic(shell, line), "line", "step_source")
+
+
+def source_magic(shell: object, line: str) -> None:
+    """%step_source 04 writes the next cell with the source of a step, %step_source 04 NAME with that of a function
+    or structure, and %step_source ex05 with the file that an exercise starts from."""
+    name, *wanted = line.split() or [""]
+    if name.startswith(("ex", "broken")):
+        shell.set_next_input(f"%%step exercise={name}\n{_classroom('start', name)}")
+        return
+    text = source_of(name)
+    for part in wanted:
+        found = [item for item in definitions(text) if item.name == part]
+        if not found:
+            raise StepError(f"{part}: step {name} has {', '.join(item.name for item in definitions(text))}")
+        text = "\n\n".join("\n".join(text.splitlines()[item.first : item.end]) for item in found)
+    shell.set_next_input(f"%%step after={name}\n{text}")
+
+
+def cell_magic(line: str, cell: str) -> object:
+    """%%step"""
+    first, _, options = line.partition(" ")
+    kind, _, name = first.partition("=")
+    if kind == "exercise" and name:
+        with tempfile.NamedTemporaryFile("w", suffix=".cu") as file:
+            file.write(cell)
+            file.flush()
+            print(_classroom("check", name, file.name), end="")
+        return None
+    if kind != "after" or not name:
+        raise StepError(f"%%step {line}: {USAGE}")
+    return changed(name, cell, options)
+
+
+def source_of(name: str) -> str:
+    """The source of a step without the marks of what its page shows."""
+    return re.sub(r"^ *// \[\w+\]\n", "", step(name).source, flags=re.MULTILINE)
+
+
+def _classroom(*words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "steps/exercises/classroom.py", *words],
+        cwd=gallery.root(),
+        env=gallery.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode not in (0, 1):
+        raise StepError((done.stderr.strip().splitlines() or ["classroom.py failed"])[-1])
+    return done.stdout
+
+
+# --- A cell with parts of a step ------------------------------------------------------------------------
+
+
+@dataclass
+class Definition:
+    """Lines first .. end - 1 of a source, which define a function, a structure or a variable."""
+
+    name: str
+    head: str
+    first: int
+    end: int
+
+
+def definitions(text: str) -> list[Definition]:
+    """What a source defines outside of functions, with the comments before it; clang-format's layout is assumed
+    nowhere, but each definition must begin on a line of its own."""
+    code = re.sub(r"/\*.*?\*/", lambda match: re.sub(r"[^\n]", " ", match[0]), text, flags=re.DOTALL)
+    lines = [re.sub(r'//.*|"(?:[^"\\]|\\.)*"', "", line) for line in code.split("\n")]
+    found, start, depth, body = [], None, 0, ""
+    for number, line in enumerate(lines):
+        if start is None and (not line.strip() or line.startswith("#")):
+            continue
+        start = number if start is None else start
+        depth += sum(line.count(c) for c in "({") - sum(line.count(c) for c in ")}")
+        body += line + "\n"
+        if depth == 0 and line.rstrip().endswith((";", "}")):
+            head = " ".join(body.partition("{")[0].partition(";")[0].split())
+            found.append(Definition(_name(head), head, _with_comments(text.split("\n"), start), number + 1))
+            start, body = None, ""
+    return found
+
+
+def _with_comments(lines: list[str], start: int) -> int:
+    while start > 0 and re.match(r" ?\*|/\*|//", lines[start - 1]):
+        start -= 1
+    return start
+
+
+def _name(head: str) -> str:
+    """Of `template <...> __global__ void __launch_bounds__(N) name(...)`, `struct name` or `constexpr int name = ...`."""
+    head = re.sub(r"^template <[^()]*?>(?= )", "", head)
+    head = re.sub(r"__launch_bounds__\(.*?\)|__align__\(.*?\)|alignas\(.*?\)", "", head)
+    if found := re.match(r"\s*(?:struct|enum|union) (?:class )?(\w+)", head):
+        return found[1]
+    words = re.findall(r"\w+", re.split(r"[=([]", head)[0])
+    return words[-1] if words else ""
+
+
+def spliced(base: str, cell: str) -> tuple[str, Callable[[int], int]]:
+    """The base with the definitions of the cell in place of its own, and the line of the cell for a line of that, 0
+    for others. What the base does not define comes before the first that it does. A cell with a descriptor is a
+    whole file."""
+    if re.search(r"^const Step step = ", cell, re.MULTILINE):
+        return cell, lambda line: line
+    own, known = definitions(cell), definitions(base)
+    lines = [(text, 0) for text in base.split("\n")]
+    mine = [(text, number) for number, text in enumerate(cell.rstrip("\n").split("\n"), 1)]
+    places: dict[int, Definition] = {}
+    inside = {number for item in own for number in range(item.first, item.end)}
+    fresh = [line for number, line in enumerate(mine) if line[0].startswith("#") and number not in inside]
+    for item in own:
+        same = [other for other in known if other.head == item.head]
+        same = same or [other for other in known if other.name == item.name]
+        if len(same) > 1:
+            raise StepError(f"{item.name}: the step defines several, and the cell must keep the types of one of them")
+        if same:
+            places[known.index(same[0])] = item
+        else:
+            fresh += mine[item.first : item.end]
+    if not places:
+        names = ", ".join(item.name for item in known)
+        raise StepError(f"the cell defines nothing that the step has: {names}")
+    for at in sorted(places, reverse=True):
+        item = places[at]
+        before = fresh if at == min(places) else []
+        lines[known[at].first : known[at].end] = before + mine[item.first : item.end]
+    return "\n".join(text for text, _ in lines), lambda line: lines[line - 1][1] if 0 < line <= len(lines) else 0
+
+
+# --- What a cell shows ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Changed:
+    """A changed step: `own` is the Step, `lab` what its run showed, `base` the same of the step that it changes."""
+
+    own: Step
+    lab: Lab
+    base: Lab
+    options: str
+    cell: str
+    number_of: Callable[[int], int]
+
+    @property
+    def file(self) -> str:
+        return self.own.program.with_suffix(".cu").name
+
+    def differences(self) -> str:
+        """The counts that changed, a line each."""
+        changes = self.lab.compare(self.base)
+        return "\n".join(f"{name:28} {before:>12} -> {after}" for name, (before, after) in changes.items())
+
+    def __str__(self) -> str:
+        return "\n".join(
+            filter(
+                None,
+                [
+                    f"{self.lab.verdict()} ({self.options})",
+                    self.lab.why.rstrip(),
+                    *(in_cell(str(problem), self.own.source, self.number_of) for problem in self.lab.findings),
+                    self.differences() or f"all counts are those of {self.base.step}",
+                ],
+            )
+        )
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        text = html.escape(str(self))
+        return f"<pre>{text}</pre>{self.lab.annotated(self.cell, self.file, self.number_of)}"
+
+
+def in_cell(text: str, source: str, number_of: Callable[[int], int]) -> str:
+    """Names the lines of a file that a cell became part of by those of the cell, or shows those of the step."""
+
+    def place(match: re.Match) -> str:
+        line = int(match[1])
+        return f"cell:{number}" if (number := number_of(line)) else f"`{source.splitlines()[line - 1].strip()}`"
+
+    return re.sub(r"\S*/cell_\w+\.cu:(\d+)", place, text)
+
+
+def changed(name: str, cell: str, options: str = "") -> Changed:
+    """Builds a cell on a step, runs it with the options, or with CASES until one shows something, and compares its
+    counts with those of the step."""
+    base = step(name)
+    text, number_of = spliced(source_of(name), cell)
+    try:
+        own = build(f"cell_{name}.cu", text)
+    except BuildError as error:
+        raise BuildError(in_cell(str(error), text, number_of)) from None
+    dims = base.facts["head_dims"]
+    dim = "" if dims == "any" or 64 in dims else f" -d {dims[-1]}"
+    for case in [options] if options.strip() else [f"{case}{dim}" for case in CASES]:
+        lab = own.lab(case)
+        if not lab.right or lab.findings:
+            break
+    return Changed(own, lab, base.lab(case), " ".join(shlex.split(case)), cell, number_of)

@@ -1,0 +1,402 @@
+"""Steps as operators of PyTorch: on a GPU by their libraries, on the CPU by the simulator."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import gallery
+from .gallery import StepError
+from .library import BackwardTensors, BlockMask, Shape, StepLibrary, block_mask, span_mask
+from .masks import dense
+from .steps import step as numpy_step
+
+DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+PROBLEM = "Tensor[] mask, bool causal, float scale, str step"
+SIMULATED = 90  # the compute capability of the simulator
+# The masks of a step, by the number of tensors that say what is masked.
+FORMS = {0: ["full", "causal"], 1: ["full", "causal", "spans"], 5: ["full", "causal", "blocks"]}
+FULL, PARTIAL = 2, 3  # BlockType of block_mask.h
+
+torch.library.define(
+    "attention_steps::attention", f"(Tensor q, Tensor k, Tensor v, {PROBLEM}, str backward) -> (Tensor, Tensor)"
+)
+torch.library.define(
+    "attention_steps::attention_backward",
+    f"(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {PROBLEM}) -> (Tensor, Tensor, Tensor)",
+)
+
+
+@functools.cache
+def fastest(kind: str, head_dim: int, dtype: str, masks: int, capability: int, deterministic: bool = False) -> str:
+    """The last step in the order of reading that fits: each builds on slower ones. `deterministic` is asked of a
+    backward step alone; where none of either sort fits, the other is taken."""
+    gallery.built(*(f"step{name}" for name in gallery.names()))
+    other = ""
+    for name in reversed(gallery.names()):
+        facts = numpy_step(name).facts
+        needs = facts["needs_compute_capability"] or 0
+        runs = needs == capability if needs == 90 else max(needs, 80 if needs and dtype == "bf16" else 0) <= capability
+        takes = facts["head_dims"] == "any" or head_dim in facts["head_dims"]
+        if facts["kind"] == kind and dtype in facts["dtypes"] and runs and takes and facts["masks"] == FORMS[masks]:
+            if kind == "forward" or facts["deterministic"] == deterministic:
+                return name
+            other = other or name
+    if not other:
+        what = f"D = {head_dim}, {dtype} and the masks {', '.join(FORMS[masks])}"
+        raise StepError(f"no {kind} step takes {what} with compute capability {capability / 10}")
+    return other
+
+
+def _step_for(kind: str, q: Tensor, mask: list[Tensor], wanted: str) -> str:
+    if wanted:
+        return numpy_step(wanted).name[4:]
+    capability = SIMULATED if q.device.type == "cpu" else _capability(q.device.index)
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    return fastest(kind, q.shape[3], DTYPES[q.dtype], len(mask), capability, deterministic)
+
+
+@functools.cache
+def _capability(device: int) -> int:
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
+
+
+def _like(x: Tensor) -> Tensor:
+    """A result with the strides of x, or compact if these are not dense or the last is not 1."""
+    made = torch.empty_like(x)
+    return made if made.stride(3) == 1 else torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+# --- On a GPU -----------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(4096)
+def _is_readable(lengths: tuple, strides: tuple) -> bool:
+    """Whether rows are contiguous and begin at multiples of 16 bytes, from an address that is one."""
+    return strides[3] == 1 and all(n == 1 or (s > 0 and s % 8 == 0) for n, s in zip(lengths[:3], strides))
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """x itself if kernels can read it, else a copy."""
+    right = x.data_ptr() % 16 == 0 and _is_readable(x.shape, x.stride())
+    return x if right else x.clone(memory_format=torch.contiguous_format)
+
+
+def _strides(lengths: tuple, strides: tuple) -> tuple[int, ...]:
+    """Those of batch, head and row; of a dimension of 1 any that is right for copies of 16 bytes."""
+    return tuple(s if n > 1 else lengths[3] * 8 for n, s in zip(lengths[:3], strides))
+
+
+@dataclass
+class Plan:
+    """What all calls of a step with the same problem share."""
+
+    library: StepLibrary
+    shape: Shape
+    c: object
+    workspace: int
+    prepared: int
+
+
+@functools.cache
+def _library(name: str, capability: int) -> StepLibrary:
+    return StepLibrary(gallery.built(f"libstep{name}.so", backend=f"cuda-sm_{capability}")[0])
+
+
+@functools.lru_cache(4096)
+def _plan(name: str, device: int, q: tuple, k: tuple, strides: tuple, *problem) -> Plan:
+    (bf16, causal, scale, masks), (b, heads, n, d), (_, kv_heads, n_kv, _) = problem, q, k
+    strides = sum(map(_strides, (q, k, k, q), strides), ())
+    shape = Shape(b, heads, kv_heads, n, n_kv, d, bf16, causal, factor=scale, strides=strides)
+    library = _library(name, _capability(device))
+    workspace = library.workspace_bytes(shape, 1 << 62)
+    prepared = library.prepare(shape, _mask(masks, [256] * 5)) if masks else 0
+    return Plan(library, shape, shape.as_c(), workspace, prepared)
+
+
+def _mask(shapes: tuple, addresses: list[int]) -> BlockMask:
+    return span_mask(shapes[0], addresses[0]) if len(shapes) == 1 else block_mask(shapes, addresses)
+
+
+_zeroed: dict[tuple, Tensor] = {}
+
+
+def _workspace(plan: Plan, device: torch.device, stream: int) -> Tensor | None:
+    """It must be 0 before the first pass, and each leaves it so. Passes in one stream share one, and a graph has its
+    own, because it may run beside other passes."""
+    if plan.workspace == 0:
+        return None
+    if torch.cuda.is_current_stream_capturing():
+        return torch.zeros(plan.workspace, dtype=torch.uint8, device=device)
+    key = plan.library.name, device.index, stream
+    kept = _zeroed.get(key)
+    if kept is None or kept.numel() < plan.workspace:
+        kept = _zeroed[key] = torch.zeros(plan.workspace, dtype=torch.uint8, device=device)
+    return kept
+
+
+def _on(device: int) -> contextlib.AbstractContextManager:
+    return contextlib.nullcontext() if device == torch.cuda.current_device() else torch.cuda.device(device)
+
+
+class Pass:
+    """A call on the current stream of the GPU: the plan, and the addresses of what it needs beside the tensors."""
+
+    def __init__(self, name: str, tensors: tuple[Tensor, ...], mask: list[Tensor], causal: bool, scale: float) -> None:
+        q, k, v, o = tensors
+        device, strides = q.device.index, (q.stride(), k.stride(), v.stride(), o.stride())
+        self.stream = torch._C._cuda_getCurrentRawStream(device)
+        shapes = tuple(x.shape for x in mask)
+        self.plan = _plan(name, device, q.shape, k.shape, strides, q.dtype == torch.bfloat16, causal, scale, shapes)
+        self.c = ctypes.byref(self.plan.c)
+        self.mask, self.prepared = None, None
+        if mask:
+            self.mask = _mask([x.shape for x in mask], [x.data_ptr() for x in mask])
+            self.memory = torch.empty(max(self.plan.prepared, 1), dtype=torch.uint8, device=q.device)
+            self.prepared = self.memory.data_ptr()
+            self.plan.library.prepare(self.plan.shape, self.mask, self.prepared, self.stream)
+        self.kept = _workspace(self.plan, q.device, self.stream)
+        self.workspace = None if self.kept is None else self.kept.data_ptr()
+
+
+@torch.library.impl("attention_steps::attention", "cuda")
+def _attention(q, k, v, mask, causal, scale, step, backward):
+    name = _step_for("forward", q, mask, step)
+    q, k, v = _aligned(q), _aligned(k), _aligned(v)
+    o, lse = _like(q), torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    with _on(q.device.index):
+        call = Pass(name, (q, k, v, o), mask, causal, scale)
+        addresses = (x.data_ptr() for x in (q, k, v, o, lse))
+        settings = call.c, call.mask, call.prepared, call.workspace, call.plan.workspace
+        _check(call.plan.library.library.step_forward(*settings, *addresses, call.stream, None, None, None))
+    return o, lse
+
+
+@torch.library.impl("attention_steps::attention_backward", "cuda")
+def _backward(d_o, q, k, v, o, lse, mask, causal, scale, step):
+    name = _step_for("backward", q, mask, step)
+    outputs = tuple(map(_like, (q, k, v)))
+    # A gradient has the strides of its tensor, and dO has those of O.
+    q, k, v = (_as(made, x) for made, x in zip(outputs, (q, k, v)))
+    o = _aligned(o)
+    d_o = _as(o, d_o)
+    with _on(q.device.index):
+        call = Pass(name, (q, k, v, o), mask, causal, scale)
+        tensors = BackwardTensors(*(x.data_ptr() for x in (q, k, v, o, lse, d_o, *outputs)), call.workspace)
+        if call.mask:
+            tensors.block_mask.contents, tensors.prepared = call.mask, call.prepared
+        _check(call.plan.library.library.step_backward(call.c, tensors, call.plan.workspace, call.stream))
+    return outputs
+
+
+def _as(like: Tensor, x: Tensor) -> Tensor:
+    """x, or a copy with the strides of another tensor."""
+    return x if x.stride() == like.stride() and x.data_ptr() % 16 == 0 else torch.empty_like(like).copy_(x)
+
+
+def _check(why: bytes | None) -> None:
+    if why is not None:
+        raise StepError(why.decode())
+
+
+# --- On the simulator ---------------------------------------------------------------------------------
+
+
+def _numpy(x: Tensor) -> np.ndarray:
+    bits = x.detach().contiguous().view(torch.int16).numpy()
+    return bits.view(np.float16 if x.dtype == torch.float16 else np.uint16)
+
+
+def _tensor(x: np.ndarray, like: Tensor) -> Tensor:
+    return _like(like).copy_(torch.from_numpy(x.view(np.int16)).view(like.dtype))
+
+
+def _numpy_mask(mask: list[Tensor], causal: bool, q: Tensor, k: Tensor) -> object:
+    if not mask:
+        return "causal" if causal else "full"
+    if len(mask) > 1:
+        return dense([x.numpy() for x in mask], q.shape[2], k.shape[2])
+    place, limits = np.arange(k.shape[2]), mask[0].numpy()
+    return (place >= limits[..., :1]) & (place < limits[..., 1:])
+
+
+@torch.library.impl("attention_steps::attention", "cpu")
+def _attention_cpu(q, k, v, mask, causal, scale, step, backward):
+    called = numpy_step(_step_for("forward", q, mask, step))
+    o, lse = called(*map(_numpy, (q, k, v)), mask=_numpy_mask(mask, causal, q, k), scale=scale)
+    return _tensor(o, q), torch.from_numpy(lse)
+
+
+@torch.library.impl("attention_steps::attention_backward", "cpu")
+def _backward_cpu(d_o, q, k, v, o, lse, mask, causal, scale, step):
+    called = numpy_step(_step_for("backward", q, mask, step))
+    arrays = map(_numpy, (q, k, v, d_o, o))
+    found = called(*arrays, lse.numpy(), mask=_numpy_mask(mask, causal, q, k), scale=scale)
+    return tuple(_tensor(x, like) for x, like in zip(found, (q, k, v)))
+
+
+# --- Shapes and gradients -----------------------------------------------------------------------------
+
+
+@torch.library.register_fake("attention_steps::attention")
+def _attention_fake(q, k, v, mask, causal, scale, step, backward):
+    return _like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+@torch.library.register_fake("attention_steps::attention_backward")
+def _backward_fake(d_o, q, k, v, o, lse, mask, causal, scale, step):
+    return _like(q), _like(k), _like(v)
+
+
+def _save(ctx, inputs, output):
+    q, k, v, mask, ctx.causal, ctx.scale, _, ctx.step = inputs
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(q, k, v, *output, *mask)
+
+
+def _gradients(ctx, d_o, _):
+    q, k, v, o, lse, *mask = ctx.saved_tensors
+    none = [None] * len(mask), None, None, None, None
+    if d_o is None:
+        return None, None, None, *none
+    problem = mask, ctx.causal, ctx.scale, ctx.step
+    return *torch.ops.attention_steps.attention_backward(d_o, q, k, v, o, lse, *problem), *none
+
+
+torch.library.register_autograd("attention_steps::attention", _gradients, setup_context=_save)
+
+
+# --- What users call ----------------------------------------------------------------------------------
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    spans: Tensor | None = None,
+    blocks: list[Tensor] | None = None,
+    scale: float | None = None,
+    step: str = "",
+    backward: str = "",
+) -> tuple[Tensor, Tensor]:
+    """O and LSE. Tensors are [B, Hq, Nq, D] and [B, Hkv, Nkv, D] of float16 or bfloat16, with any strides: those that
+    a kernel cannot read are copied. The causal mask is aligned to the last key, as for new tokens with a cache.
+    `spans`, int32 [B or 1, Hq or 1, Nq, 2], gives each query the first of its keys and the end of them, in place of
+    a mask: `document_spans()` makes those of packed documents. `blocks` are the lists of a block mask, which
+    `blocks_of()` makes of FlexAttention's; no backward step takes them. `step` and `backward` name steps, else the last that
+    fit are called. dQ, dK and dV come from autograd; LSE has no gradient."""
+    if q.dtype not in DTYPES or {q.dtype, k.dtype, v.dtype} != {q.dtype}:
+        raise StepError(f"q, k, v: are {q.dtype}, {k.dtype}, {v.dtype}, must all be float16 or all bfloat16")
+    if not q.dim() == k.dim() == v.dim() == 4 or k.shape != v.shape:
+        raise StepError(f"q, k, v: have the shapes {[*q.shape]}, {[*k.shape]}, {[*v.shape]}, must be [B, H, N, D]")
+    if (k.shape[0], k.shape[3]) != (q.shape[0], q.shape[3]) or q.shape[1] % k.shape[1]:
+        raise StepError(f"k: has the shape {[*k.shape]}, must have B and D of q, {[*q.shape]}, and H must divide q's")
+    if causal + (spans is not None) + bool(blocks) > 1:
+        raise StepError("causal, spans, blocks: at most one may be given")
+    if spans is not None:
+        b, h, n, two = spans.shape
+        if (
+            spans.dtype != torch.int32
+            or b not in (1, q.shape[0])
+            or h not in (1, q.shape[1])
+            or (n, two) != (q.shape[2], 2)
+        ):
+            raise StepError(f"spans: {spans.dtype} {[*spans.shape]}, must be int32 [B or 1, Hq or 1, {q.shape[2]}, 2]")
+        blocks = [spans.contiguous()]
+    scale = q.shape[3] ** -0.5 if scale is None else float(scale)
+    return torch.ops.attention_steps.attention(q, k, v, blocks or [], causal, scale, step, backward)
+
+
+def document_spans(lengths: Tensor, total: int, causal: bool = True) -> Tensor:
+    """The spans of documents of these lengths, int [count], packed into a sequence of `total` tokens."""
+    ends = lengths.cumsum(0)
+    place = torch.arange(total, device=lengths.device)
+    document = torch.searchsorted(ends, place, right=True).clamp(max=len(ends) - 1)
+    last = place + 1 if causal else ends[document]
+    return torch.stack([(ends - lengths)[document], last], -1).to(torch.int32)[None, None]
+
+
+def blocks_of(flex: object) -> list[Tensor]:
+    """The lists of a step's block mask, of a BlockMask of FlexAttention, whose rule is evaluated in its partial blocks:
+    once, for all calls with this mask. The size of its blocks must be one that the step takes."""
+    (n, n_kv), sizes, lists = flex.seq_lengths, flex.BLOCK_SIZE, [(flex.kv_num_blocks, flex.kv_indices, PARTIAL)]
+    if flex.full_kv_num_blocks is not None:
+        lists.append((flex.full_kv_num_blocks, flex.full_kv_indices, FULL))
+    listed = [torch.arange(x.shape[3], device=x.device) < count[..., None] for count, x, _ in lists]
+    first = torch.cat(listed, 3).to(torch.int8).argsort(dim=3, descending=True, stable=True)
+    indices = torch.cat([x for _, x, _ in lists], 3).gather(3, first).to(torch.int32)
+    types = torch.cat([torch.full_like(x, kind) for _, x, kind in lists], 3).gather(3, first).to(torch.int32)
+    counts = sum(count for count, _, _ in lists).to(torch.int32)
+    partial = (torch.arange(types.shape[3], device=types.device) < counts[..., None]) & (types == PARTIAL)
+    b, h, row, slot = (x[:, None, None] for x in partial.nonzero(as_tuple=True))
+    q = row * sizes[0] + torch.arange(sizes[0], device=row.device)[:, None]
+    k = indices[b, h, row, slot] * sizes[1] + torch.arange(sizes[1], device=row.device)
+    tiles = flex.mask_mod(b, h, q.clamp(max=n - 1), k.clamp(max=n_kv - 1)) & (q < n) & (k < n_kv)
+    numbers = (partial.flatten().cumsum(0) - 1).view(partial.shape).to(torch.int32)
+    return [x.contiguous() for x in (counts, indices, types, numbers, tiles)]
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """As `torch.nn.functional.scaled_dot_product_attention`. Refused are dropout and dense masks: `attention()` takes
+    spans of keys. As there, `is_causal` is aligned to the first key."""
+    if dropout_p > 0:
+        raise StepError(f"dropout_p={dropout_p}: must be 0")
+    if attn_mask is not None:
+        raise StepError("attn_mask: must be None; attention_steps.attention() takes spans of keys")
+    if query.dim() < 4:
+        more = (None,) * (4 - query.dim())
+        o = scaled_dot_product_attention(query[more], key[more], value[more], None, 0.0, is_causal, scale, enable_gqa)
+        return o.reshape(query.shape[:-1] + value.shape[-1:])
+    if query.shape[1] != key.shape[1] and not enable_gqa:
+        raise StepError(f"key: has {key.shape[1]} heads, query {query.shape[1]}: with enable_gqa=True they may differ")
+    n, n_kv = query.shape[2], key.shape[2]
+    if is_causal and n > n_kv:  # later queries attend to all keys
+        first = attention(query[:, :, :n_kv], key, value, causal=True, scale=scale)[0]
+        return torch.cat([first, attention(query[:, :, n_kv:], key, value, scale=scale)[0]], 2)
+    if is_causal and n < n_kv:  # later keys have no query
+        key, value = key[:, :, :n], value[:, :, :n]
+    return attention(query, key, value, causal=is_causal, scale=scale)[0]
+
+
+# --- transformers -------------------------------------------------------------------------------------
+
+
+def use_in_transformers(name: str = "steps") -> None:
+    """Lets models of transformers be loaded with `attn_implementation="steps"`, for prefill and decode with a cache.
+    Sequences of a batch must have one length: padding is refused."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(name, _for_transformers)
+    AttentionMaskInterface.register(name, _no_padding)
+
+
+def _no_padding(*_args, attention_mask: Tensor | None = None, **_more) -> None:
+    if attention_mask is not None and not bool(attention_mask.all()):
+        raise StepError("attention_mask: padding is not taken; pack the sequences, or run them one by one")
+
+
+def _for_transformers(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **more):
+    if attention_mask is not None or dropout or more.get("softcap") or more.get("sliding_window"):
+        raise StepError("steps take no mask, dropout, softcap or sliding window of transformers")
+    causal = more.get("is_causal")
+    causal = getattr(module, "is_causal", True) if causal is None else causal
+    return attention(query, key, value, causal=causal, scale=scaling)[0].transpose(1, 2), None

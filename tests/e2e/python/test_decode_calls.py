@@ -1,0 +1,55 @@
+"""Decode steps called with NumPy arrays: K and V with lengths, in pages or not."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from common.python import attention_steps
+from common.python.attention_steps import StepError
+from tests.lib.decode import DecodeProblem, drawn_table, pages_of
+from tests.lib.reference import mistakes
+from tests.lib.steps import source_of, step_names
+
+P = DecodeProblem(batch=3, heads=4, kv_heads=2, head_dim=64, lengths=(70, 1, 33))
+
+
+@pytest.fixture(scope="module", params=["of the gallery", "own"])
+def step(request: pytest.FixtureRequest) -> attention_steps.Step:
+    """The first decode step, and its source as a file of one's own."""
+    first = step_names("decode")[0]
+    return attention_steps.build(source_of(first).path) if request.param == "own" else attention_steps.step(first[4:])
+
+
+def halves(p: DecodeProblem) -> list[np.ndarray]:
+    return [x.astype(np.float16) for x in p.drawn()]
+
+
+@pytest.mark.parametrize("mask", ["causal", "full"])
+def test_lengths(step: attention_steps.Step, mask: str) -> None:
+    p = replace(P, mask=mask)
+    inputs = halves(p)
+    o, lse = step(*inputs, lengths=p.lengths, mask=mask)
+    assert mistakes(p.answer(*p.rounded(*inputs)), o.astype(np.float64), lse.astype(np.float64)) == []
+
+
+def test_pages(step: attention_steps.Step) -> None:
+    if not step.facts["page_sizes"]:
+        pytest.skip("it takes no pages")
+    p = replace(P, page_size=16)
+    q, k, v = halves(p)
+    expected = step(q, k, v, lengths=p.lengths)
+    table, pages = drawn_table(p, np.random.default_rng(1))
+    k, v = (pages_of(p, x, table, pages, np.nan) for x in (k, v))
+    found = step(q, k, v, lengths=p.lengths, page_table=table)
+    assert all((a == b).all() for a, b in zip(found, expected, strict=True))
+    report = step.lab(q, k, v, lengths=p.lengths, page_table=table)
+    assert report.right and report.findings == []
+
+
+def test_refusals(step: attention_steps.Step) -> None:
+    inputs = halves(P)
+    with pytest.raises(StepError, match=r"lengths.npy: .* must be"):
+        step(*inputs, lengths=(70, 1, 99))
+    with pytest.raises(StepError, match="lengths: .* is no decode step"):
+        attention_steps.step(step_names()[0].removeprefix("step"))(*inputs, lengths=P.lengths)

@@ -1,0 +1,82 @@
+"""Cells of a notebook that hold a changed kernel."""
+
+import os
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from common.python.attention_steps import BuildError, StepError, magic, names
+from tests.lib.programs import REPOSITORY
+from tests.lib.steps import step_names
+
+# The second step of the gallery, which has a barrier in its loop.
+TILED = step_names()[1].removeprefix("step")
+BARRIER = "    __syncthreads();  // all warps have read the previous"
+
+
+def part(step: str, name: str) -> str:
+    text = magic.source_of(step)
+    (item,) = (item for item in magic.definitions(text) if item.name == name)
+    return "\n".join(text.splitlines()[item.first : item.end]) + "\n"
+
+
+@pytest.mark.parametrize("step", names())
+def test_each_definition_can_take_its_own_place(step: str) -> None:
+    text = magic.source_of(step)
+    known = magic.definitions(text)
+    assert known[-1].name == "step" and all(item.name for item in known)
+    for item in known[:-1]:
+        cell = "\n".join(text.split("\n")[item.first : item.end])
+        whole, number_of = magic.spliced(text, cell)
+        assert whole == text
+        assert [number_of(line) for line in (item.first, item.first + 1, item.end)] == [0, 1, item.end - item.first]
+
+
+def test_what_is_new_comes_before_what_uses_it() -> None:
+    cell = '#include "new.cuh"\n\n__device__ int fresh() { return 1; }\n\n' + part(TILED, "multiply_pv")
+    whole, _ = magic.spliced(magic.source_of(TILED), cell)
+    assert 0 < whole.index("new.cuh") < whole.index("int fresh()") < whole.index("multiply_pv(")
+    with pytest.raises(StepError, match="the cell defines nothing that the step has: "):
+        magic.spliced(magic.source_of(TILED), "int y = 1;")
+
+
+def test_a_changed_kernel_is_checked_examined_and_compared() -> None:
+    kernel = part(TILED, "attention_kernel")
+    right = magic.cell_magic(f"after={TILED}", kernel)
+    assert "RIGHT, 0 findings" in str(right) and "all counts are those of" in str(right)
+    wrong = magic.cell_magic(f"after={TILED} -n 100", kernel.replace(BARRIER, "    //"))
+    read = kernel[: kernel.index("multiply_qk")].count("\n") + 1
+    assert "WRONG" in str(wrong) and "Map:" in str(wrong) and "shared memory race" in str(wrong)
+    assert f"called at cell:{read}" in str(wrong)
+    html = wrong._repr_html_()
+    assert html.count("<tr") == kernel.count("\n") + 1 and html.count("background") >= 1
+    assert "barriers" in wrong.differences()
+
+
+def test_what_does_not_compile_names_the_line_of_the_cell() -> None:
+    kernel = part(TILED, "attention_kernel").replace(BARRIER, BARRIER.replace(";", "", 1))
+    line = kernel[: kernel.index("__syncthreads()  //")].count("\n") + 1
+    with pytest.raises(BuildError, match=rf"cell:{line}:\d+: error"):
+        magic.cell_magic(f"after={TILED}", kernel)
+    with pytest.raises(StepError, match="must begin with after=NN"):
+        magic.cell_magic(TILED, kernel)
+
+
+def test_a_notebook(tmp_path: Path) -> None:
+    """Both magics, as a notebook runs them."""
+    cells = [
+        "%load_ext common.python.attention_steps",
+        f"%step_source {TILED} multiply_pv",
+        f"%%step after={TILED} -n 64\n" + part(TILED, "multiply_pv"),
+        "%%step exercise=ex00\n" + magic._classroom("start", "ex00"),
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(REPOSITORY)}}).execute(
+        env=dict(os.environ)
+    )
+    outputs = [cell.outputs for cell in notebook.cells]
+    assert outputs[0] == []
+    assert "RIGHT, 0 findings" in outputs[2][0].data["text/plain"] and "<table>" in outputs[2][0].data["text/html"]
+    assert "points" in outputs[3][0].text

@@ -1,0 +1,373 @@
+"""Steps as operators of PyTorch. Where there is no GPU, the simulator runs what needs none.
+
+Run it where PyTorch is: python3 -m pytest tests/gpu/test_torch_ops.py
+"""
+
+import ctypes
+import functools
+import math
+import random
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from common.python import attention_steps  # noqa: E402
+from common.python.attention_steps import StepError, torch_ops  # noqa: E402
+
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+NEEDS_GPU = pytest.mark.skipif(not GPU, reason="needs a GPU")
+CALLS = 300 if GPU else 12
+# Relative distances of right results, as tests/lib/gradients.py has them.
+MOST = {torch.float16: 1.5e-3, torch.bfloat16: 1.2e-2}
+OPERATOR = torch.ops.attention_steps.attention.default
+BACKWARD = torch.ops.attention_steps.attention_backward.default
+
+
+def reference(q, k, v, attended):
+    """O in fp64, differentiable."""
+    group = q.shape[1] // k.shape[1]
+    k, v = (x.double().repeat_interleave(group, 1) for x in (k, v))
+    s = (q.double() @ k.transpose(-1, -2) * q.shape[3] ** -0.5).masked_fill(~attended, -torch.inf)
+    return s.softmax(-1).nan_to_num() @ v
+
+
+def distance(found, expected) -> float:
+    return float((found.double() - expected).norm() / expected.norm().clamp(min=1e-30))
+
+
+def draw(*shape: int, dtype=torch.float16, seed: int = 0, device: str = DEVICE):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator).to(device, dtype)
+
+
+def inputs(b=2, h=4, h_kv=2, n=70, n_kv=101, d=64, dtype=torch.float16):
+    return (
+        draw(b, h, n, d, dtype=dtype),
+        draw(b, h_kv, n_kv, d, dtype=dtype, seed=1),
+        draw(b, h_kv, n_kv, d, dtype=dtype, seed=2),
+    )
+
+
+def causal(n: int, n_kv: int):
+    return torch.ones(n, n_kv, dtype=torch.bool, device=DEVICE).tril(n_kv - n)
+
+
+def attended_by(spans, n_kv: int):
+    place = torch.arange(n_kv, device=DEVICE)
+    return (place >= spans[..., :1]) & (place < spans[..., 1:])
+
+
+# --- Results --------------------------------------------------------------------------------------------
+
+
+def as_view(x, kind: str):
+    """The numbers of x in memory of another form."""
+    if kind == "rows first":
+        return x.transpose(1, 2).contiguous().transpose(1, 2)
+    if kind == "part of a packed tensor":
+        return torch.stack([x, -x, x], 3).movedim(3, 0)[0]
+    if kind == "every other row":
+        return torch.stack([x, -x], 3).flatten(2, 3)[:, :, ::2]
+    if kind == "odd address":
+        return torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape)
+    if kind == "columns first":
+        return x.transpose(2, 3).contiguous().transpose(2, 3)
+    return x
+
+
+VIEWS = ("compact", "rows first", "part of a packed tensor", "every other row", "odd address", "columns first")
+
+
+def problem(number: int) -> dict:
+    draw_from = random.Random(number)
+    h_kv = draw_from.choice([1, 2, 3])
+    spans = draw_from.random() < 0.2
+    longest = 300 if GPU else 60
+    return {
+        "sizes": (
+            draw_from.choice([1, 2]),
+            h_kv * draw_from.choice([1, 1, 2, 4]),
+            h_kv,
+            draw_from.randint(1, longest),
+            draw_from.randint(1, longest),
+            draw_from.choice([64, 128] if spans else [16, 32, 40, 64, 64, 96, 128, 128, 200, 256]),
+        ),
+        "dtype": draw_from.choice(list(MOST)),
+        "mask": "spans" if spans else draw_from.choice(["full", "causal"]),
+        "views": [draw_from.choice(VIEWS) for _ in range(4)],
+        "gradients": [draw_from.random() < 0.7 for _ in range(3)],
+        "scale": draw_from.choice([None, None, 0.2]),
+    }
+
+
+def run(number: int) -> str:
+    """Empty if O and all gradients that were asked for are right, or what is wrong with them."""
+    p = problem(number)
+    b, h, h_kv, n, n_kv, d = p["sizes"]
+    wanted = [x.requires_grad_(asked) for x, asked in zip(inputs(*p["sizes"], p["dtype"]), p["gradients"], strict=True)]
+    tensors = [as_view(x, kind) for x, kind in zip(wanted, p["views"], strict=False)]
+    more = {}
+    if p["mask"] == "spans":
+        ends = torch.randint(0, n_kv + 1, (2, b, 1, n), generator=torch.Generator().manual_seed(number))
+        more["spans"] = torch.stack([ends.amin(0), ends.amax(0)], -1).to(DEVICE, torch.int32)
+        attended = attended_by(more["spans"], n_kv)
+    else:
+        more["causal"] = p["mask"] == "causal"
+        attended = causal(n, n_kv) if more["causal"] else causal(n, n_kv) | True
+    try:
+        o, lse = attention_steps.attention(*tensors, scale=p["scale"], **more)
+        expected = [x.detach().double().requires_grad_(x.requires_grad) for x in wanted]
+        factor = 1 if p["scale"] is None else p["scale"] * d**0.5
+        right = reference(expected[0] * factor, *expected[1:], attended)
+        far = [("O", distance(o.detach(), right.detach()))]
+        if any(p["gradients"]):
+            d_o = as_view(draw(b, h, n, d, dtype=p["dtype"], seed=3), p["views"][3])
+            o.backward(d_o)
+            right.backward(d_o.double())
+            far += [
+                (name, distance(x.grad, y.grad))
+                for name, x, y in zip("QKV", wanted, expected, strict=True)
+                if x.requires_grad
+            ]
+    except StepError as refused:
+        return f"refused: {refused}"
+    too_far = [f"{name} {error:.2g}" for name, error in far if not error <= MOST[p["dtype"]]]
+    return f"{number} {p}: {', '.join(too_far)}" if too_far else ""
+
+
+def test_random_calls_are_right() -> None:
+    """Against fp64: views, strides, grouped heads, masks, types, subsets of the gradients."""
+    found = [run(number) for number in range(CALLS)]
+    assert [text for text in found if text and not text.startswith("refused")] == []
+    refused = [text for text in found if text.startswith("refused")]
+    assert len(refused) <= CALLS // 10, refused
+
+
+@pytest.mark.parametrize("n, n_kv", [(70, 70), (40, 70), (70, 40)])
+def test_the_signature_of_pytorch(n: int, n_kv: int) -> None:
+    q, k, v = inputs(n=n, n_kv=n_kv)
+    for causally in (False, True):
+        found = attention_steps.scaled_dot_product_attention(q, k, v, is_causal=causally, enable_gqa=True)
+        own = [x.double() for x in (q, *(x.repeat_interleave(2, 1) for x in (k, v)))]
+        expected = torch.nn.functional.scaled_dot_product_attention(*own, is_causal=causally)
+        assert distance(found, expected) < MOST[torch.float16]
+    flat = attention_steps.scaled_dot_product_attention(q[0, 0], k[0, 0], v[0, 0])
+    whole = attention_steps.scaled_dot_product_attention(q[:1, :1], k[:1, :1], v[:1, :1])
+    assert torch.equal(flat, whole[0, 0])
+
+
+def test_documents_attend_to_themselves() -> None:
+    spans = attention_steps.document_spans(torch.tensor([3, 1, 2], device=DEVICE), 6)
+    assert spans.tolist() == [[[[0, 1], [0, 2], [0, 3], [3, 4], [4, 5], [4, 6]]]]
+    both = attention_steps.document_spans(torch.tensor([2, 2], device=DEVICE), 4, causal=False)
+    assert both.tolist() == [[[[0, 2], [0, 2], [2, 4], [2, 4]]]]
+
+
+def test_masks_of_flex_attention() -> None:
+    """A rule that is no span of keys, and lengths that no block divides."""
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+
+    def rule(b, h, q, k):
+        return ((q >= k) & ((q - k) % 7 < 4)) | (k < 20 * (h + 1))
+
+    n, n_kv = (700, 900) if GPU else (150, 200)
+    block_mask = flex.create_block_mask(rule, None, 4, n, n_kv, device=DEVICE, BLOCK_SIZE=128 if GPU else 64)
+    blocks = attention_steps.blocks_of(block_mask)
+    q, k, v = inputs(n=n, n_kv=n_kv)
+    place = torch.arange(max(n, n_kv), device=DEVICE)
+    attended = rule(0, torch.arange(4, device=DEVICE)[:, None, None], place[:n, None], place[:n_kv])
+    found = attention_steps.attention(q, k, v, blocks=blocks)[0]
+    assert distance(found, reference(q, k, v, attended)) < MOST[torch.float16]
+    with pytest.raises(StepError, match="no backward step takes D = 64, fp16 and the masks full, causal, blocks"):
+        attention_steps.attention(q.requires_grad_(), k, v, blocks=blocks)[0].sum().backward()
+
+
+def test_refusals() -> None:
+    q, k, v = inputs()
+    for call, why in (
+        (lambda: attention_steps.attention(q.float(), k.float(), v.float()), "must all be float16 or all bfloat16"),
+        (lambda: attention_steps.attention(q[:, :3], k, v), "H must divide q's"),
+        (lambda: attention_steps.scaled_dot_product_attention(q, k, v), "with enable_gqa=True they may differ"),
+        (lambda: attention_steps.scaled_dot_product_attention(q, k, v, dropout_p=0.1), "dropout_p=0.1: must be 0"),
+        (lambda: attention_steps.attention(q, k, v, step="99"), "there is none of this name"),
+        (lambda: attention_steps.scaled_dot_product_attention(q, q, q, causal(70, 70)), "attn_mask: must be None"),
+    ):
+        with pytest.raises(StepError, match=why):
+            call()
+
+
+# --- What PyTorch asks of an operator -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["rows first", "part of a packed tensor"])
+def test_opcheck(kind: str) -> None:
+    q, k, v = (as_view(x, kind).detach().requires_grad_() for x in inputs())
+    spans = torch.stack([torch.zeros(70), torch.arange(70)], -1).to(DEVICE, torch.int32)[None, None]
+    for mask in ([], [spans]):
+        torch.library.opcheck(OPERATOR, (q, k, v, mask, not mask, 0.125, "", ""))
+        o, lse = (x.detach() for x in OPERATOR(q, k, v, mask, not mask, 0.125, "", ""))
+        tensors = (o, q.detach(), k.detach(), v.detach(), o, lse)
+        torch.library.opcheck(BACKWARD, (*tensors, mask, not mask, 0.125, ""))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=NEEDS_GPU)])
+def test_compiled_without_a_graph_break(backend: str) -> None:
+    def layer(q, k, v):
+        return attention_steps.scaled_dot_product_attention(2 * q, k, v, is_causal=True, enable_gqa=True).sin()
+
+    results = []
+    for function in (layer, torch.compile(layer, fullgraph=True, backend=backend)):
+        tensors = [x.requires_grad_() for x in inputs(n=70, n_kv=70)]
+        function(*tensors).float().sum().backward()
+        results.append([x.grad for x in tensors])
+    assert max(distance(x, y.double()) for x, y in zip(*results, strict=True)) < MOST[torch.float16]
+
+
+def test_views_are_read_where_they_are() -> None:
+    x = draw(2, 4, 70, 64)
+    for kind in VIEWS:
+        view = as_view(x, kind)
+        copied = kind in ("odd address", "columns first")
+        assert (torch_ops._aligned(view).data_ptr() != view.data_ptr()) == copied, kind
+        assert torch.equal(torch_ops._aligned(view), x)
+
+
+# --- On a GPU -------------------------------------------------------------------------------------------
+
+
+@NEEDS_GPU
+def test_the_current_stream() -> None:
+    """The inputs are written late in a stream of their own: a pass in another stream would read zeros."""
+    q, k, v = inputs()
+    expected = attention_steps.attention(q, k, v, causal=True)[0]
+    late, stream = [torch.zeros_like(x) for x in (q, k, v)], torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        for x, y in zip(late, (q, k, v), strict=True):
+            x.copy_(y)
+        found = attention_steps.attention(*late, causal=True)[0]
+    stream.synchronize()
+    assert torch.equal(found, expected)
+
+
+@NEEDS_GPU
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_cuda_graph(masked: bool) -> None:
+    """Forward and backward pass, captured once and replayed with other numbers."""
+    torch.use_deterministic_algorithms(not masked)  # the same bits, where a step gives them
+    try:
+        tensors = [x.requires_grad_() for x in inputs(n=300, n_kv=300, d=128)]
+        spans = attention_steps.document_spans(torch.tensor([100, 200], device=DEVICE), 300) if masked else None
+
+        def step() -> list:
+            o = attention_steps.attention(*tensors, causal=not masked, spans=spans)[0]
+            return [o, *torch.autograd.grad(o, tensors, torch.ones_like(o))]
+
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            step()
+        side.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = step()
+        for seed in (5, 6):
+            with torch.no_grad():
+                for x in tensors:
+                    x.copy_(draw(*x.shape, seed=seed))
+            graph.replay()
+            torch.cuda.synchronize()
+            replayed = [x.clone() for x in captured]
+            expected = step()
+            assert torch.equal(replayed[0], expected[0])
+            far = max(distance(x, y.double()) for x, y in zip(replayed, expected, strict=True))
+            assert far <= (MOST[torch.float16] if masked else 0)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@NEEDS_GPU
+def test_two_streams_at_once() -> None:
+    """Steps whose blocks take tiles from a counter need one for each stream."""
+    q, k, v = inputs(b=8, n=2000, n_kv=2000, d=128)
+    expected = attention_steps.attention(q, k, v)[0]
+    torch.cuda.synchronize()
+    found, streams = [], [torch.cuda.Stream() for _ in range(4)]
+    for _ in range(5):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                found.append(attention_steps.attention(q, k, v)[0])
+    torch.cuda.synchronize()
+    assert all(torch.equal(o, expected) for o in found)
+
+
+def host_us(call, repeats: int = 300) -> float:
+    """Microseconds that a call takes on the host: the least of several rounds, each enqueued on an idle GPU."""
+    best = math.inf
+    for _ in range(7):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        best = min(best, time.perf_counter() - start)
+    return 1e6 * best / repeats
+
+
+@NEEDS_GPU
+def test_host_time_of_a_call() -> None:
+    """At most 25 us more than the call of the library with everything at hand."""
+    q, k, v = inputs(b=1, h=1, h_kv=1, n=64, n_kv=64)
+    o, lse = attention_steps.attention(q, k, v)
+    name = torch_ops._step_for("forward", q, [], "")
+    strides = tuple(x.stride() for x in (q, k, v, o))
+    plan = torch_ops._plan(name, q.device.index, q.shape, k.shape, strides, False, False, 64**-0.5, ())
+    workspace = torch.zeros(max(plan.workspace, 1), dtype=torch.uint8, device=DEVICE)
+    addresses = [x.data_ptr() for x in (workspace, q, k, v, o, lse)]
+    function, c = plan.library.library.step_forward, ctypes.byref(plan.c)
+    stream = torch.cuda.current_stream().cuda_stream
+
+    def direct() -> None:
+        assert function(c, None, None, addresses[0], plan.workspace, *addresses[1:], stream, None, None, None) is None
+
+    wanted = [x.requires_grad_() for x in inputs(b=1, h=1, h_kv=1, n=64, n_kv=64)]
+    times = {
+        "library": host_us(direct),
+        "operator": host_us(lambda: torch.ops.attention_steps.attention(q, k, v, [], False, 0.125, "", "")),
+        "attention()": host_us(lambda: attention_steps.attention(q, k, v)),
+        "with autograd": host_us(lambda: attention_steps.attention(*wanted)),
+        "PyTorch's": host_us(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v)),
+    }
+    print("\nhost us:", ", ".join(f"{what} {us:.1f}" for what, us in times.items()))
+    assert times["operator"] - times["library"] <= 25
+
+
+@functools.cache
+def transformers():
+    return pytest.importorskip("transformers")
+
+
+def test_a_model_of_transformers() -> None:
+    """Random weights: prefill, and tokens one at a time with the cache, as with PyTorch's attention."""
+    attention_steps.use_in_transformers()
+    config = transformers().LlamaConfig(
+        vocab_size=50, hidden_size=128, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=64, max_position_embeddings=64,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    tokens = torch.randint(0, 50, (1, 12), device=DEVICE)
+    logits, state = [], None
+    for implementation in ("sdpa", "steps"):
+        model = transformers().LlamaForCausalLM._from_config(config, attn_implementation=implementation)
+        state = state or {name: 0.2 * torch.randn_like(x) for name, x in model.state_dict().items()}
+        model.load_state_dict(state)
+        model = model.to(DEVICE, torch.float16).eval()
+        with torch.no_grad():
+            first = model(tokens[:, :9], use_cache=True)
+            cache, parts = first.past_key_values, [first.logits]
+            for i in range(9, 12):
+                parts.append(model(tokens[:, i : i + 1], past_key_values=cache, use_cache=True).logits)
+        logits.append(torch.cat(parts, 1))
+    assert distance(logits[1], logits[0].double()) < 10 * MOST[torch.float16]
