@@ -220,8 +220,8 @@ EXPORTED const char *step_forward(const Shape *shape, const BlockMask *mask, voi
 }
 
 /**
- * Enqueues a backward pass on `stream`, with tensors in device memory. Their workspace has the bytes
- * that step_workspace() set.
+ * Enqueues a backward pass on `stream`, with tensors in device memory. Their workspace has the
+ * bytes that step_workspace() set.
  */
 EXPORTED const char *step_backward(const Shape *shape, const BackwardTensors *tensors,
                                    size_t workspace_bytes, cudaStream_t stream) {

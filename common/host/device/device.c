@@ -11,21 +11,6 @@
 #include "host/base/memory.h"
 #include "host/io/inputs.h"
 
-/** Linked into programs of the CPU backend only. */
-extern const Step step_checked __attribute__((weak));
-
-static bool is_checking;
-
-const Step *step_build(void) {
-  return is_checking ? &step_checked : &step;
-}
-
-bool step_build_choose(bool checking) {
-  if (checking && &step_checked == NULL) return false;
-  is_checking = checking;
-  return true;
-}
-
 /** Uploads `count` elements; those of e4m3 have one byte each on the device. */
 static bool upload_tensor(Dtype dtype, const void **pointer, const uint16_t *source, size_t count,
                           const char *what, Error *error) {
