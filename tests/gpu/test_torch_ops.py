@@ -3,6 +3,7 @@
 Run it where PyTorch is: python3 -m pytest tests/gpu/test_torch_ops.py
 """
 
+import argparse
 import ctypes
 import functools
 import math
@@ -15,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 from common.python import attention_steps  # noqa: E402
 from common.python.attention_steps import StepError, torch_ops  # noqa: E402
+from plots.tools import train  # noqa: E402
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -342,6 +344,14 @@ def test_host_time_of_a_call() -> None:
     }
     print("\nhost us:", ", ".join(f"{what} {us:.1f}" for what, us in times.items()))
     assert times["operator"] - times["library"] <= 25
+
+
+def test_a_model_learns_the_same() -> None:
+    """The training script, with the attention of the steps and with PyTorch's."""
+    options = argparse.Namespace(iterations=20, length=64, batch=1, layers=1, width=128)
+    text = torch.tensor(list(b"In the beginning was the word, and it was read by bytes. " * 20), device=DEVICE)
+    (own, speed), (expected, _) = (train.train(name, text, options) for name in ("steps", "math"))
+    assert speed > 0 and expected < 4.5 and abs(own - expected) < 0.01
 
 
 @functools.cache
