@@ -81,31 +81,25 @@ template <typename T, int HEAD_DIM, int TILE>
 __device__ __forceinline__ void load_v(ByteTile<T, HEAD_DIM, TILE> &tile, const Problem &problem,
                                        const uint8_t *v, const Walk &walk,
                                        const int (&found)[TILE / 16]) {
-  if (walk.tile >= walk.end) return;
-  if (walk.last < 0) {
-    for (auto &words : tile.v) memset(words, 0, sizeof words);
-    return;
-  }
-  constexpr int BYTES = ByteTile<T, HEAD_DIM, TILE>::V_BYTES;
+  if (walk.tile < walk.end && walk.last < 0) memset(tile.v, 0, sizeof tile.v);
+  if (walk.tile >= walk.end || walk.last < 0) return;
   const int lane = threadIdx.x % WARP_SIZE, stride = (int)problem.v_strides.row;
 #pragma unroll
   for (int n = 0; n < TILE / 16; n++) {
-    const auto keys = find_keys(v + lane / 4 * BYTES, problem.v_strides, walk, found[n],
+    const auto keys = find_keys(v + lane / 4 * tile.V_BYTES, problem.v_strides, walk, found[n],
                                 walk.first_key + walk.tile * TILE + 16 * n);
 #pragma unroll
     for (int r = 0; r < 4; r++) {
       const int key = min(lane % 4 * 2 + r % 2 + r / 2 * 8, keys.last);
       const uint8_t *const row = keys.row + (int64_t)key * stride;
-      auto &words = tile.v[n][r];
-      if constexpr (BYTES == 8) {
+      if constexpr (HEAD_DIM < 128) {
         const uint2 x = __ldg((const uint2 *)row);
-        words[0] = x.x, words[1] = x.y;
+        memcpy(tile.v[n][r], &x, sizeof x);
       } else {
 #pragma unroll
         for (int c = 0; c < HEAD_DIM / 128; c++) {
           const uint4 x = load_once_16(row + 128 * c);
-          words[4 * c] = x.x, words[4 * c + 1] = x.y, words[4 * c + 2] = x.z,
-                    words[4 * c + 3] = x.w;
+          memcpy(&tile.v[n][r][4 * c], &x, sizeof x);
         }
       }
     }
@@ -147,12 +141,10 @@ __device__ __forceinline__ void multiply_qk(float (&s)[TILE / 8][4],
   for (int c = 0; c < HEAD_DIM / 64; c++) {
 #pragma unroll
     for (int n = 0; n < TILE / 8; n++) {
-      const uint4 &x = tile.k[n][c];
-      const uint32_t words[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
       for (int w = 0; w < 4; w++) {
-        mma_m16n8k16<T>(s[n], rows.q[4 * c + w], to_operand<T>(words[w]),
-                        to_operand<T>(words[w] >> 16));
+        const uint32_t word = (&tile.k[n][c].x)[w];
+        mma_m16n8k16<T>(s[n], rows.q[4 * c + w], to_operand<T>(word), to_operand<T>(word >> 16));
       }
     }
   }
@@ -233,25 +225,13 @@ static cudaError_t decode(const Problem *problem, const DecodeTensors *t, cudaSt
   return launch_together(c, shared_bytes(c), problem, t, stream);
 }
 
-/** Rows of K and V, of one byte for each element, start at multiples of 16 bytes. */
-static bool supports(const Problem *problem, char *why, size_t why_size) {
-  const auto odd = [](const Strides &s) { return (s.batch % 16 | s.head % 16 | s.row % 16) != 0; };
-  const bool aligned = !odd(problem->k_strides) && !odd(problem->v_strides);
-  if (aligned) return supports_decode<CONFIGS>(problem, why, why_size);
-  snprintf(why, why_size, "the strides of K and V must be multiples of 16 elements in %s",
-           step.name);
-  return false;
-}
-
 const Step step = {
     .name = "step21",
     .after = "step20d",
     .title = "A cache of fp8 numbers",
-    .idea =
-        "Blocks that run at the same time send each other their parts: each word says that it is "
-        "there.",
+    .idea = "Half of the bytes, half of the time: a lane converts in registers what it has loaded.",
     .head_dims = "D = 64, 128 or 256",
-    .supports = supports,
+    .supports = supports_decode<CONFIGS>,
     .workspace_bytes = parts_bytes<CONFIGS>,
     .workspace_zero = true,
     .describe = describe_mma<CONFIGS>,

@@ -70,21 +70,25 @@ static inline bool start_at_chunks(const DecodeTensors *t) {
   return ((uintptr_t)t->q | (uintptr_t)t->k | (uintptr_t)t->v | (uintptr_t)t->o) % 16 == 0;
 }
 
-/** Step::supports of a step with these configurations. */
+/** Step::supports of a step with these configurations: rows start at multiples of 16 bytes. */
 template <const auto &CONFIGS>
 static bool supports_decode(const Problem *problem, char *why, size_t why_size) {
-  const auto odd = [](const Strides &s) { return (s.batch % 8 | s.head % 8 | s.row % 8) != 0; };
-  const char *unaligned = odd(problem->q_strides)   ? "Q"
-                          : odd(problem->k_strides) ? "K"
-                          : odd(problem->v_strides) ? "V"
-                          : odd(problem->o_strides) ? "O"
-                                                    : NULL;
+  const int of_cache = cache_dtype(problem) == DTYPE_E4M3 ? 16 : 8;
+  const auto odd = [](const Strides &s, int elements) {
+    return s.batch % elements != 0 || s.head % elements != 0 || s.row % elements != 0;
+  };
+  const char *unaligned = odd(problem->q_strides, 8)          ? "Q"
+                          : odd(problem->k_strides, of_cache) ? "K"
+                          : odd(problem->v_strides, of_cache) ? "V"
+                          : odd(problem->o_strides, 8)        ? "O"
+                                                              : NULL;
   if (find_decode<CONFIGS>(problem) == NULL) {
     snprintf(why, why_size, "--head-dim %d: %s takes %s", problem->head_dim, step.name,
              step.head_dims);
   } else if (unaligned != NULL) {
-    snprintf(why, why_size, "the strides of %s must be multiples of 8 elements in %s", unaligned,
-             step.name);
+    const bool is_cache = *unaligned == 'K' || *unaligned == 'V';
+    snprintf(why, why_size, "the strides of %s must be multiples of %d elements in %s", unaligned,
+             is_cache ? of_cache : 8, step.name);
   } else {
     return true;
   }
