@@ -6,8 +6,8 @@
 static bool compare_gradients(const Comparison *c, FILE *failure, CheckResult *result,
                               Error *error) {
   const Inputs *in = c->inputs;
-  const HostBackwardInputs inputs = {in->q, in->k, in->v, in->o, in->d_o, in->lse, c->mask,
-                                     step.rounded_p};
+  const HostBackwardInputs inputs = {in->q,   in->k,   in->v,   in->o,
+                                     in->d_o, in->lse, c->mask, step.rounded_p};
   GradientJudgement judgement = {.problem = &c->run->request->problem,
                                  .inputs = &inputs,
                                  .outputs = c->outputs,
