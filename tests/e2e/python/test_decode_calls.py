@@ -14,11 +14,14 @@ from tests.lib.steps import source_of, step_names
 P = DecodeProblem(batch=3, heads=4, kv_heads=2, head_dim=64, lengths=(70, 1, 33))
 
 
-@pytest.fixture(scope="module", params=["of the gallery", "own"])
+@pytest.fixture(scope="module", params=["first", "with pages", "own"])
 def step(request: pytest.FixtureRequest) -> attention_steps.Step:
-    """The first decode step, and its source as a file of one's own."""
-    first = step_names("decode")[0]
-    return attention_steps.build(source_of(first).path) if request.param == "own" else attention_steps.step(first[4:])
+    """The first decode step, the first that takes pages, and its source as a file of one's own."""
+    steps = [attention_steps.step(name.removeprefix("step")) for name in step_names("decode")]
+    if request.param == "first":
+        return steps[0]
+    paged = next(step for step in steps if step.facts["page_sizes"])
+    return paged if request.param == "with pages" else attention_steps.build(source_of(paged.name).path)
 
 
 def halves(p: DecodeProblem) -> list[np.ndarray]:
