@@ -83,6 +83,7 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Backw
 /** The turns of a pass: how many thread blocks have started, then for each head, TURN_QUERIES rows
  * and warp how many have added. They lie behind the sums. */
 constexpr int TURN_QUERIES = 128;
+/** Those of a head of the pass. */
 __host__ __device__ inline uint32_t *turns_of(const Problem &problem, void *workspace, int heads,
                                               int head) {
   return (uint32_t *)dq_sums(problem, workspace, heads, heads) + 1 +
@@ -91,9 +92,9 @@ __host__ __device__ inline uint32_t *turns_of(const Problem &problem, void *work
 
 /** The turns of one warp. */
 struct Turns {
-  const uint32_t before;  // how many blocks add before this one, the same for all turns
-  uint32_t *at = NULL;    // the turn that this warp has
-  uint32_t seen = 0;      // how many had added when the next turn was read
+  const uint32_t before; /**< how many blocks add before this one, the same for all turns */
+  uint32_t *at = NULL;   /**< the turn that this warp has */
+  uint32_t seen = 0;     /**< how many had added when the next turn was read */
 
   /** Passes the turn on. */
   __device__ __forceinline__ void pass() const {

@@ -31,10 +31,10 @@
 #include "device/warp.cuh"
 
 // [sizes]
-constexpr int WARPS = 4;
-constexpr int THREADS = WARPS * WARP_SIZE;
-constexpr int COLUMNS = 8;  // of a row that a lane has: 16 bytes
-constexpr int KEYS = 4;     // that a lane loads before it uses the first
+constexpr int WARPS = 4;                   /**< of a thread block */
+constexpr int THREADS = WARPS * WARP_SIZE; /**< likewise */
+constexpr int COLUMNS = 8;                 /**< of a row that a lane has: 16 bytes */
+constexpr int KEYS = 4;                    /**< that a lane loads before it uses the first */
 
 /** Keys that a block has in flight: a row of K or V has HEAD_DIM / COLUMNS lanes. */
 template <int HEAD_DIM>
@@ -44,7 +44,7 @@ constexpr int TILE_KEYS = THREADS / (HEAD_DIM / COLUMNS) * KEYS;
 // [keys_of_query]
 /** The keys that a query attends to: begin .. end - 1. */
 struct KeyRange {
-  int begin, end;
+  int begin, end; /**< the first, and the one after the last */
 };
 
 /** Those of query `query` of a sequence with `length` keys, the new ones included. */
@@ -75,7 +75,7 @@ __device__ __forceinline__ void to_floats(float (&x)[COLUMNS], const uint4 &colu
 
 /** The columns of this lane of KEYS keys. */
 struct TileColumns {
-  uint4 k[KEYS], v[KEYS];
+  uint4 k[KEYS], v[KEYS]; /**< of KEYS keys */
 };
 
 /** Loads them: key `key` and every GROUPS-th after it. `k` and `v` are the columns of this lane of
@@ -96,9 +96,9 @@ __device__ __forceinline__ void load_tile(TileColumns &tile, const Problem &prob
 /** An online softmax of some keys: their maximum in units of log2, the sum of the powers of two
  * below it, and this lane's columns of the sum of V times these. Without a key m is -FLT_MAX. */
 struct Part {
-  float m, l, o[COLUMNS];
+  float m, l, o[COLUMNS]; /**< the largest score, the sum of all P, and O times l */
 };
-constexpr Part EMPTY_PART = {-FLT_MAX, 0.0f, {}};
+constexpr Part EMPTY_PART = {-FLT_MAX, 0.0f, {}}; /**< without a key */
 
 /** Adds keys with these scores to m and l, and makes O relative to the new m. The scores become the
  * factors of their rows of V. */
@@ -141,8 +141,8 @@ __device__ __forceinline__ void merge_lanes(Part &part) {
 /** The parts of all warps of a row, in shared memory. */
 template <int HEAD_DIM>
 struct WarpParts {
-  float m[WARPS], l[WARPS];
-  alignas(16) float o[WARPS][HEAD_DIM + HEAD_DIM / 8];  // at padded(column)
+  float m[WARPS], l[WARPS];                            /**< as in Part */
+  alignas(16) float o[WARPS][HEAD_DIM + HEAD_DIM / 8]; /**< at padded(column) */
 };
 
 /** Four floats of padding after 32: eight lanes that store 16 of 32 bytes reach all banks. */
@@ -163,7 +163,7 @@ __device__ __forceinline__ void store_part(WarpParts<HEAD_DIM> &parts, const Par
 
 /** A row of Q and O. */
 struct QueryRow {
-  int head, query;  // the head counted through the whole batch
+  int head, query; /**< the head counted through the whole batch */
 };
 
 /** What the softmax of a row gives. */

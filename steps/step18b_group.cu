@@ -35,9 +35,10 @@ constexpr int blocks_per_sm(int rows) {
 
 /** The rows of Q of a thread block: rows first .. end - 1 of those that have the same K and V. */
 struct RowGroup {
-  int batch, kv_head, first, end;
+  int batch, kv_head, first, end; /**< rows `first` to `end` - 1 of a key/value head */
 };
 
+/** Row group number `block`, of `rows` rows. */
 __device__ __forceinline__ RowGroup row_group(const Problem &problem, int rows, int block) {
   const int all = problem.q_heads / problem.kv_heads * problem.q_len;
   const int blocks = (all + rows - 1) / rows, kv_head = block / blocks;
@@ -55,7 +56,7 @@ __device__ __forceinline__ QueryRow query_row(const Problem &problem, const RowG
 
 /** The keys of a thread block: those that some of its rows attend to, and those that all do. */
 struct GroupKeys {
-  KeyRange some, all;
+  KeyRange some, all; /**< to which some rows attend, and all */
 };
 
 /** Later queries have later keys, so the first and the last query have the limits. */
@@ -75,8 +76,8 @@ __device__ __forceinline__ GroupKeys keys_of_group(const Problem &problem, const
  * softmax of its keys. */
 template <int ROWS>
 struct LaneRows {
-  float q[ROWS][COLUMNS];
-  Part part[ROWS];
+  float q[ROWS][COLUMNS]; /**< times the scale, in units of log2 */
+  Part part[ROWS];        /**< of the keys so far */
 };
 
 /** Loads the columns of this lane of all rows of Q; those that are not there are 0. */

@@ -53,9 +53,10 @@ __device__ __forceinline__ RowGroup next_rows(const Problem &problem, RowGroup r
 /** The tiles of a sequence, counted from key 0; each of its row groups has as many. One without a
  * key has a tile, too, so that some block stores its O and LSE. */
 struct Tiles {
-  int first, count;
+  int first, count; /**< the first with a key, and how many */
 };
 
+/** Those of a sequence of this length. */
 __device__ __forceinline__ Tiles tiles_of_sequence(const Problem &problem, int length, int tile) {
   const int first = keys_of_query(problem, length, 0).begin / tile;
   const int end = keys_of_query(problem, length, problem.q_len - 1).end;
@@ -71,8 +72,8 @@ __host__ __device__ inline int row_groups(const Problem &problem, int rows) {
 
 /** Where tile number x of all is. */
 struct Place {
-  int group, tile;     // its row group, and which of the tiles of this it is
-  int64_t begin, end;  // the numbers of the first tile of the row group, and after the last
+  int group, tile;    /**< its row group, and which of the tiles of this it is */
+  int64_t begin, end; /**< the numbers of the first tile of the row group, and after the last */
 };
 
 /** `groups` row groups of each sequence come one after the other. */

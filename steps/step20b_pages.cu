@@ -28,11 +28,12 @@
 // [pages]
 /** The pages of a sequence. */
 struct Pages {
-  const int *table; /**< their numbers; NULL: the cache is contiguous */
-  int sequence;
+  const int *table;        /**< their numbers; NULL: the cache is contiguous */
+  int sequence;            /**< its number: the "page" of a contiguous cache */
   int log2_size, row_mask; /**< a key is row `key & row_mask` of page number `key >> log2_size` */
 };
 
+/** Those of a sequence of the batch. */
 __device__ __forceinline__ Pages pages_of_sequence(const Problem &problem, const DecodeTensors &t,
                                                    int sequence) {
   if (t.page_table == NULL) return {NULL, sequence, 31, INT32_MAX};

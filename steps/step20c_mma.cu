@@ -37,13 +37,13 @@ constexpr int WARP_KEYS = HEAD_DIM *ROWS <= 512    ? 64
 /** What a lane has of K and V of TILE keys, with i = lane / 4 and j = lane % 4. */
 template <typename T, int HEAD_DIM, int TILE>
 struct LaneTile {
-  using Cache = T;            // elements of K and V
-  using Prob = T;             // of P
-  using Columns = Columns64;  // of V, in the fragments of O^T
-  static constexpr int KEYS_OF_TILE = TILE;
-  uint4 k[TILE / 8][HEAD_DIM / 32];      // of key i of each 8: columns 8 j to 8 j + 7 of each 32
-  uint4 v[TILE / 16][4][HEAD_DIM / 64];  // of keys 2 j, 2 j + 1, 2 j + 8 and 2 j + 9 of each 16:
-                                         // columns 8 i to 8 i + 7 of each 64
+  using Cache = T;                          /**< elements of K and V */
+  using Prob = T;                           /**< of P */
+  using Columns = Columns64;                /**< of V, in the fragments of O^T */
+  static constexpr int KEYS_OF_TILE = TILE; /**< TILE */
+  uint4 k[TILE / 8][HEAD_DIM / 32]; /**< of key i of each 8: columns 8 j to 8 j + 7 of each 32 */
+  /** Of keys 2 j, 2 j + 1, 2 j + 8 and 2 j + 9 of each 16: columns 8 i to 8 i + 7 of each 64. */
+  uint4 v[TILE / 16][4][HEAD_DIM / 64];
 };
 
 /** Loads rows of Q, in the same columns as K. */

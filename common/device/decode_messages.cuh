@@ -13,7 +13,7 @@
 
 /** Eight columns of a part of a row, and its LSE in the last four words. */
 struct Message {
-  float4 o[2], lse_log2;
+  float4 o[2], lse_log2; /**< no word is 0 when it is there */
 };
 
 /** The same number, but not with all bits 0. */
@@ -21,6 +21,7 @@ __device__ __forceinline__ float never_zero(float x) {
   return x == 0.0f ? -0.0f : x;
 }
 
+/** Whether these words of a message have arrived. */
 __device__ __forceinline__ bool is_there(const float4 &words) {
   return __float_as_uint(words.x) != 0 && __float_as_uint(words.y) != 0 &&
          __float_as_uint(words.z) != 0 && __float_as_uint(words.w) != 0;

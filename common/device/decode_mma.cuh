@@ -15,8 +15,8 @@
 #include "device/decode_shares.cuh"
 #include "device/fragments.cuh"
 
-constexpr int MMA_WARPS = 8; /**< of a thread block */
-constexpr int MMA_THREADS = MMA_WARPS * WARP_SIZE;
+constexpr int MMA_WARPS = 8;                       /**< of a thread block */
+constexpr int MMA_THREADS = MMA_WARPS * WARP_SIZE; /**< of a thread block */
 
 /** The tiles of a warp: every MMA_WARPS-th one of each row group of the share. */
 struct Walk {
@@ -25,7 +25,7 @@ struct Walk {
   int tile, end;       /**< the next tile, and the tile after the last that the share has of it */
   int left;            /**< tiles of the share in later row groups */
   int first_key, last; /**< the first key of its tile 0, and the last key of the sequence */
-  Pages pages;
+  Pages pages;         /**< of the sequence */
 };
 
 /** Goes to a row group, of which the share has the tiles from number `begin` on. */
@@ -76,7 +76,7 @@ template <int HEAD_DIM, int ROWS>
 struct MmaRows {
   uint32_t q[HEAD_DIM / 16][4];        /**< operand A of S = Q K^T */
   float o[ROWS / 8][HEAD_DIM / 16][4]; /**< accumulators of O^T, with rows of Q in columns */
-  float m[ROWS / 8], l[ROWS / 8];
+  float m[ROWS / 8], l[ROWS / 8];      /**< as in Part */
 };
 
 /** The first elements of O or Q of a row. query_row() would divide. */
@@ -185,7 +185,8 @@ __device__ __forceinline__ void add_scores(uint32_t (&probs)[ROWS / 8][TILE / 8]
 /** The columns of V that are rows of the fragments of O^T: of fragments 4 c to 4 c + 3, a lane has
  * eight neighbouring columns, from 64 c + lane / 4 * 8 on. */
 struct Columns64 {
-  static constexpr int PADDING = 16;  // floats after a row of MmaParts
+  static constexpr int PADDING = 16; /**< floats after a row of MmaParts */
+  /** The first of the columns of a lane. */
   __device__ static __forceinline__ int first(int c, int lane) { return 64 * c + lane / 4 * 8; }
 };
 
@@ -193,8 +194,9 @@ struct Columns64 {
  * that store_rows() serves together reach all banks. */
 template <int HEAD_DIM, int ROWS, typename Columns>
 struct MmaParts {
+  /** O of each warp, not divided by l. */
   alignas(16) float o[MMA_WARPS][ROWS][HEAD_DIM + Columns::PADDING];
-  float m[MMA_WARPS][ROWS], l[MMA_WARPS][ROWS];
+  float m[MMA_WARPS][ROWS], l[MMA_WARPS][ROWS]; /**< as in Part */
 };
 
 /** Leaves the parts of this warp for the block, O times `factor`. A lane has the same eight columns
@@ -266,10 +268,11 @@ __device__ __forceinline__ void find_pages(int (&found)[TILE / 16], const Walk &
  * loads this one again. Keys past the last have those of the last 16. */
 template <typename T>
 struct SixteenKeys {
-  const T *row;
-  int last;
+  const T *row; /**< the first of them */
+  int last;     /**< which of the 16 is the last one of the sequence */
 };
 
+/** Those from key `key` on; all are in one page. */
 template <typename T>
 __device__ __forceinline__ SixteenKeys<T> find_keys(const T *cache, const Strides &strides,
                                                     const Walk &walk, int page, int key) {
@@ -280,7 +283,7 @@ __device__ __forceinline__ SixteenKeys<T> find_keys(const T *cache, const Stride
 
 /** What scores and O of a row group must be multiplied by. */
 struct Scales {
-  float scores_log2, o;
+  float scores_log2, o; /**< of the scores, in units of log2, and of O */
 };
 
 /** Computes a share of all tiles. What the block does not finish alone goes to keep_part(): whether

@@ -13,8 +13,8 @@
  * earlier share, and one for the row group that begins in its own. */
 template <int HEAD_DIM, int ROWS>
 struct PartPlace {
-  alignas(128) float o[ROWS][HEAD_DIM];
-  float lse_log2[ROWS];
+  alignas(128) float o[ROWS][HEAD_DIM]; /**< O of the part */
+  float lse_log2[ROWS];                 /**< LSE of the part, in units of log2 */
 };
 
 /** The place of the part of `block`, of a row group that begins in the share of block `begin`. */

@@ -8,14 +8,14 @@
 
 #include "device/decode_launch.cuh"
 
-constexpr int LEAST_KEYS = 128;      // of a share
-constexpr int MOST_BYTES = 4000000;  // of all parts
+constexpr int LEAST_KEYS = 128;     /**< of a share */
+constexpr int MOST_BYTES = 4000000; /**< of all parts */
 
 /** Both kernels for a type, a head dimension and a number of rows. */
 struct SharesConfig : DecodeConfig<> {
-  void (*merge)(Problem, DecodeTensors);
-  int per_sm;     /**< thread blocks that an SM has room for */
-  int part_bytes; /**< of a part in the workspace */
+  void (*merge)(Problem, DecodeTensors); /**< the second kernel, or NULL */
+  int per_sm;                            /**< thread blocks that an SM has room for */
+  int part_bytes;                        /**< of a part in the workspace */
 };
 
 /** Thread blocks: as many as the GPU has room for at a time, if their parts are not too large. */

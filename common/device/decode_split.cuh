@@ -13,8 +13,8 @@
 
 // As in steps/step19_split.cu:
 
-constexpr int START_KEYS = 64;  // the start and the end of a block take as long as so many keys
-constexpr int MOST_PARTS = 256;
+constexpr int START_KEYS = 64;  /**< the start and the end of a block take as long as these */
+constexpr int MOST_PARTS = 256; /**< of a row group */
 
 /** Rows of O, and so of each part. */
 __host__ __device__ inline int64_t row_count(const Problem &problem) {
@@ -68,6 +68,7 @@ static inline size_t part_bytes(const Problem *problem, int parts) {
   return sizeof(float) * row_count(*problem) * parts * (problem->head_dim + 1);
 }
 
+/** Those of a row of O. */
 __device__ __forceinline__ RowParts parts_of_row(const Problem &problem, void *workspace, int parts,
                                                  const QueryRow &row) {
   const int64_t first = ((int64_t)row.head * problem.q_len + row.query) * parts;
