@@ -22,7 +22,7 @@ from plots.bench.exact import Exact
 from plots.bench.turns import WARM_UPS, Plan, Stopwatch
 from tests.lib import masks
 from tests.lib.gradients import answers, forward, gradients
-from tests.lib.kinds import FACTS, FP8_STEPS, MASK_STEPS, MMA_STEPS, NAIVE, SCALAR_STEPS, SPAN_STEPS
+from tests.lib.kinds import FP8_STEPS, MASK_STEPS, MMA_STEPS, NAIVE, SCALAR_STEPS, SPAN_STEPS
 from tests.lib.problem import Problem
 from tests.lib.programs import Program, REPOSITORY, STEP_DIR, read_records
 from tests.lib.reference import as_doubles, attention, round_to, rounded_input
@@ -252,7 +252,7 @@ def test_backward_steps_are_compared_with_backward_passes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dtype: str, mask: str, factor: float
 ) -> None:
     """All gradients are checked; a baseline whose gradients are wrong by 1 % is not timed."""
-    step = next(name for name in reversed(step_names("backward")) if 64 in FACTS[name]["head_dims"])
+    step = next(name for name in reversed(step_names("backward")) if Program(name).takes(64))
     monkeypatch.setattr(run, "backward_cases", lambda: [Case(70, 64, mask, dtype, 2, 3, "backward")])
     code, path = command(
         monkeypatch, tmp_path, torch=BackwardTorch(factor), kind="backward", steps=[step, MMA_STEPS[-1]]
