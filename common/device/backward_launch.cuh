@@ -24,13 +24,13 @@ using TmaKernel = void (*)(Problem problem, BackwardTensors t, PassHeads heads, 
 using MaskedKernel = void (*)(Problem problem, BackwardTensors t, PassHeads heads, MaskedMaps maps);
 
 /** What the thread blocks of a kernel divide among them. */
-enum Share { SHARE_ROWS, SHARE_QUERIES, SHARE_KEYS, SHARE_KEY_PAIRS, SHARE_SUMS };
+enum GridShare { SHARE_ROWS, SHARE_QUERIES, SHARE_KEYS, SHARE_KEY_PAIRS, SHARE_SUMS };
 
 /** A kernel of a configuration. */
 struct BackwardPart {
   const char *name;          /**< "keys" for keys_kernel */
   BackwardKernel kernel;     /**< the instantiation */
-  Share share;               /**< what its grid counts */
+  GridShare share;           /**< what its grid counts */
   int tile;                  /**< queries or keys of a thread block */
   int threads, shared_bytes; /**< of a thread block */
   TmaKernel tma_kernel;      /**< in place of `kernel`: it uses TMA and wgmma; or NULL */

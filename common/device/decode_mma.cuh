@@ -76,7 +76,8 @@ template <int HEAD_DIM, int ROWS>
 struct MmaRows {
   uint32_t q[HEAD_DIM / 16][4];        /**< operand A of S = Q K^T */
   float o[ROWS / 8][HEAD_DIM / 16][4]; /**< accumulators of O^T, with rows of Q in columns */
-  float m[ROWS / 8], l[ROWS / 8];      /**< as in Part */
+  float m[ROWS / 8];                   /**< as in Part */
+  float l[ROWS / 8];                   /**< likewise */
 };
 
 /** The first elements of O or Q of a row. query_row() would divide. */
@@ -196,7 +197,8 @@ template <int HEAD_DIM, int ROWS, typename Columns>
 struct MmaParts {
   /** O of each warp, not divided by l. */
   alignas(16) float o[MMA_WARPS][ROWS][HEAD_DIM + Columns::PADDING];
-  float m[MMA_WARPS][ROWS], l[MMA_WARPS][ROWS]; /**< as in Part */
+  float m[MMA_WARPS][ROWS]; /**< as in Part */
+  float l[MMA_WARPS][ROWS]; /**< likewise */
 };
 
 /** Leaves the parts of this warp for the block, O times `factor`. A lane has the same eight columns

@@ -61,6 +61,7 @@ THEMES = (
             "#6600bb",
             "#440055",
             "#0000ff",
+            "#aa6600",
         ),
         behind="#c4cad0",
         baseline="#59636e",
@@ -83,6 +84,7 @@ THEMES = (
             "#00ddaa",
             "#ccff99",
             "#00ff00",
+            "#ffaa33",
         ),
         behind="#4a525a",
         baseline="#9aa4ae",
@@ -90,13 +92,13 @@ THEMES = (
         loss="#ff9a5c",
     ),
 )
-MARKERS = "osD^vPXp<*>"  # one more than there are colours, so that pairs of both repeat late
+MARKERS = "osD^vPXp<*>h"  # one more than there are colours, so that pairs of both repeat late
 BASELINE_DASHES = ((4, 1.5), (1, 1.2), (4, 1.5, 1, 1.5), (7, 2), (2, 2))
 
 
 def look_of(theme: Theme, step: str) -> dict[str, str]:
-    """Colour and marker of a step, which are the same in every figure. No other of the first 110 steps
-    has both, and none of the next nine has one of them."""
+    """Colour and marker of a step, which are the same in every figure. No other of the first 132 steps
+    has both, and none of the next ten has one of them."""
     index = every_step().index(step)
     return {"color": theme.steps[index % len(theme.steps)], "marker": MARKERS[index % len(MARKERS)]}
 
