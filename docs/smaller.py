@@ -1,7 +1,8 @@
-"""Makes pictures of the site smaller without a visible change: smaller.py PICTURE.svg ...
+"""Makes pictures and pages of the site smaller without a visible change: smaller.py PICTURE.svg PAGE.html ...
 
 matplotlib writes six decimals, of which two can be seen, a line for each point of a path, and the same styles at each
-element, which become classes here.
+element, which become classes here. The templates of a page indent it, name a class that has no style, and hold icons
+that it does not show.
 """
 
 import re
@@ -44,6 +45,18 @@ def smaller(text: str) -> str:
     return text.replace("</style>", f"{rules}</style>", 1)
 
 
+def smaller_page(text: str) -> str:
+    shown = set(re.findall(r'<use href="#([^"]*)"', text))
+    text = re.sub(
+        r'<symbol id="([^"]*)".*?</symbol>', lambda icon: icon[0] if icon[1] in shown else "", text, flags=re.S
+    )
+    text = text.replace('class="reference internal"', 'class="reference"')
+    # Spaces count in the elements that are split off.
+    parts = re.split(r"(<(pre|script|style|textarea)\b.*?</\2>)", text, flags=re.S)
+    return "".join(part if i % 3 else re.sub(r"\s*\n\s*", "\n", part) for i, part in enumerate(parts) if i % 3 < 2)
+
+
 if __name__ == "__main__":
     for path in map(Path, sys.argv[1:]):
-        path.write_text(smaller(path.read_text()))
+        text = path.read_text(encoding="utf-8")
+        path.write_text(smaller(text) if path.suffix == ".svg" else smaller_page(text), encoding="utf-8")

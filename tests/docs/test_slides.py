@@ -97,7 +97,7 @@ def test_exercises_are_listed_in_the_order_of_the_plan() -> None:
         for _, _, _, in_class, _, at_home, _ in plan().values()
         for name in re.findall(r"exf?\d\d[a-z]?", f"{in_class} {at_home}")
     ]
-    judges = ("judge_backward", "judge_spans")  # of exercises that come after the lessons
+    judges = ("judge_backward", "judge_spans", "judge_decode")  # of exercises that come after the lessons
     backward = {name for name, exercise in EXERCISES.items() if exercise.judge in judges}
     assert list(dict.fromkeys(wanted)) == [
         entry.name for entry in ENTRIES if entry.name.startswith("ex") and entry.name not in backward
