@@ -2,11 +2,11 @@
  * @file
  * Step 21: a cache of fp8 numbers.
  *
- * The idea: half of the bytes, half of the time. K and V are e4m3, with a scale for each key/value
- * head. There is no need for products of fp8: memory is the limit, and the tensor cores have time.
- * So a lane converts what it has loaded to fp16 or bf16, which hold each e4m3 exactly, and
- * multiplies as before. The scale of K is in the factor of the scores, and that of V in the last
- * factor of O.
+ * The idea: half of the bytes, at best half the time. K and V are e4m3, with a scale for each
+ * key/value head. There is no need for products of fp8: memory is the limit, and the tensor cores
+ * have time. So a lane converts what it has loaded to fp16 or bf16, which hold each e4m3 exactly,
+ * and multiplies as before. The scale of K is in the factor of the scores, and that of V in the
+ * last factor of O.
  *
  * What changed since step 20d: 16 bytes are 16 columns now. Of K that gives a lane its operands of
  * four mma instead of two. Of V it takes bytes of two keys at a time, interleaves them, and
@@ -229,7 +229,7 @@ const Step step = {
     .name = "step21",
     .after = "step20d",
     .title = "A cache of fp8 numbers",
-    .idea = "Half of the bytes, half of the time: a lane converts in registers what it has loaded.",
+    .idea = "Half of the bytes to read: a lane converts in registers what it has loaded.",
     .head_dims = "D = 64, 128 or 256",
     .supports = supports_decode<CONFIGS>,
     .workspace_bytes = parts_bytes<CONFIGS>,
