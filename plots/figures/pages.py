@@ -40,7 +40,7 @@ LOOPS = {
     "wgmma": ("tensor cores", "`wgmma`", "wgmma"),
     "wgmma e4m3": ("tensor cores", "`wgmma` with e4m3", "wgmma_e4m3"),
 }
-BACKWARD_RIVALS = {"fa2": "FlashAttention-2", "cudnn": "cuDNN"}
+BACKWARD_RIVALS = {"fa2": "FlashAttention-2", "fa3": "FlashAttention-3", "cudnn": "cuDNN"}
 RIVALS = {
     "fa2": "FlashAttention-2",
     "fa3": "FlashAttention-3",
@@ -119,6 +119,8 @@ def speed(results: Results, step: str, before: str) -> list[str]:
 
 def masked(results: Results, step: str) -> list[str]:
     """The masks that FlexAttention was measured with, too."""
+    dtype = results.dtype_of(step)
+    full = {(r["head_dim"], r["seqlen"]): r["flops"] for r in results.select(step=step, dtype=dtype, mask="full")}
     rows = [
         [
             f"`{r['mask']}`",
@@ -126,18 +128,19 @@ def masked(results: Results, step: str) -> list[str]:
             r["seqlen"],
             f"{r['speed_over_flex']:.3g}",
             f"{r['mask_blocks'] / r['mask_blocks_active'] / r['speed_over_full']:.2f}",
+            f"{full[r['head_dim'], r['seqlen']] / r['flops'] / r['speed_over_full']:.2f}",
         ]
-        for r in results.select(step=step, dtype="fp16")
+        for r in results.select(step=step, dtype=dtype)
         if "speed_over_flex" in r and "speed_over_full" in r and r["mask"] not in MASKS
     ]
     return (
         [
             "",
             "Masks: the speedup over compiled FlexAttention, and the time of a block of 128 x 128 that is "
-            "not fully masked, as a multiple of its time with the full mask.",
+            "not fully masked and of an unmasked entry, as multiples of those with the full mask.",
             "",
             *grid(
-                ["mask", "D", "N", "speedup over FlexAttention", "time per block"],
+                ["mask", "D", "N", "speedup over FlexAttention", "time per block", "time per entry"],
                 sorted(rows, key=lambda row: (row[1], row[2], row[0])),
             ),
         ]
