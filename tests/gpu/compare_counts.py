@@ -47,7 +47,6 @@ PROGRAMS = ROOT / "build/cpu/counts"
 GPU_ALONE = (
     "thread_index_reads",
     "block_barriers",
-    "mbarrier_operations",
     "empty_shared_loads",
     "empty_copies",
     "global_loads",
@@ -145,7 +144,7 @@ def expected_counts(step: str, options: str) -> dict[str, Counter]:
 
 def passing(counted: dict[str, dict], copy_requests: int) -> int:
     """Wavefronts of shared memory that transfer nothing: one for each read of threadIdx, each
-    barrier of a block, each operation on an mbarrier, and each memory instruction without active lanes."""
+    barrier of a block, and each memory instruction without active lanes."""
     ncu = {count: record["ncu"] for count, record in counted.items()}
     waves = sum(ncu.get(count, 0) for count in GPU_ALONE)
     if "global_loads" in ncu:

@@ -24,7 +24,6 @@ OPCODES = {
     "LDGSTS": "copies",
     "SHFL": "shuffles",
     "BAR": "barriers",
-    "SYNCS": "mbarrier_operations",  # also each time that a wait has asked in vain
 }
 SECTORS = {"LDG": "global_load_sectors", "STG": "global_store_sectors", "LDGSTS": "copy_sectors"}
 # Executed, whether or not a lane was active.
