@@ -144,8 +144,8 @@ static uint16_t element(const Source *source, const Problem *p, const Tensor *te
   return element_bits(tensor->dtype, number(source, p, tensor, row, d) / scale);
 }
 
-/** Chooses the scales of a tensor; NaN are ignored. Sequences that read pages of a file may have the
- * same page, whose numbers are divided by one scale, so there they have the same scales. */
+/** Chooses the scales of a tensor; NaN are ignored. Sequences that read pages of a file may have
+ * the same page, whose numbers are divided by one scale, so there they have the same scales. */
 static void find_scales(const Source *source, const Problem *p, const Tensor *tensor,
                         bool one_scale, float *scales) {
   const int64_t count = (int64_t)p->batch * p->kv_heads, rows = rows_of_scale(p, tensor);
