@@ -377,7 +377,7 @@ def taken(programs: Path) -> str:
                 "1 to 256" if dims == "any" else ", ".join(map(str, dims)),
                 ", ".join(of["dtypes"]),
                 ", ".join(of["masks"]),
-                "any" if least is None else "9.0 exactly" if least == 90 else f"{least / 10}",
+                "any" if least is None else f"{least / 10}" + " exactly" * of["ceiling"].startswith("wgmma"),
                 of["ceiling"],
             ),
             [],
