@@ -136,10 +136,16 @@ class Step:
         """forward, backward or decode"""
         return self.library.kind
 
-    def _cache(self, lengths: object, page_table: object = None, kv_dtype: str = "") -> dict:
+    def _cache(self, lengths: object = None, page_table: object = None, kv_dtype: str = "") -> dict:
         """What a decode step takes beside Q, K and V."""
-        arrays = {"lengths": lengths} if page_table is None else {"lengths": lengths, "page_table": page_table}
-        found = {name: np.ascontiguousarray(x, np.int32) for name, x in arrays.items()}
+        if lengths is None:
+            raise StepError(f"{self.name} needs lengths: how many keys each sequence has")
+        found = {"lengths": lengths} if page_table is None else {"lengths": lengths, "page_table": page_table}
+        for name, given in found.items():
+            with np.errstate(invalid="ignore"):  # NaN
+                found[name] = np.ascontiguousarray(np.asarray(given).astype(np.int32))
+            if (found[name] != given).any():  # 40.5 or 2^32 would become another length
+                raise StepError(f"{name}: must be integers of 32 bits")
         return found | ({"kv_dtype": kv_dtype} if kv_dtype else {})
 
     def _forward(self, form: Form, inputs: list, mask: object, scale: float | None) -> tuple[np.ndarray, ...]:

@@ -54,5 +54,10 @@ def test_refusals(step: attention_steps.Step) -> None:
     inputs = halves(P)
     with pytest.raises(StepError, match=r"lengths.npy: .* must be"):
         step(*inputs, lengths=(70, 1, 99))
+    with pytest.raises(StepError, match="needs lengths: "):
+        step(*inputs)
+    for wrong in (33.5, 2**32 + 33, np.nan):
+        with pytest.raises(StepError, match="lengths: must be integers of 32 bits"):
+            step(*inputs, lengths=np.array([70, 1, wrong]))
     with pytest.raises(StepError, match="lengths: .* is no decode step"):
         attention_steps.step(step_names()[0].removeprefix("step"))(*inputs, lengths=P.lengths)
