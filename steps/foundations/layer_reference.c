@@ -5,11 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attention.h"
 #include "float16.h"
 #include "foundation.h"
 
 enum { SAMPLED_ROWS = 24, MOST_PARTS = 3, MOST_INPUTS = 4 };
-static const double MOST_WORK = 2e10; /* operations of a layer that is computed as a whole */
+static const double MOST_WORK = 5e9; /* operations of a layer that is computed as a whole */
 
 /** One of the two computations: the tensors that it has so far. */
 typedef struct Chain {
@@ -66,7 +67,7 @@ static double *new_tensor(const Layer *l, LayerTensor t) {
   return foundation_allocate(sizeof(double) * (size_t)rows_of(l, t) * (size_t)columns_of(l, t));
 }
 
-/** The tensor as the device has it. LSE is [batch, heads, n] there, and a row for each token here.
+/** The tensor as the device has it; LSE, which is [batch, heads, n] there, has a row for a token.
  */
 static double *download(const Layer *l, LayerTensor t) {
   const int64_t columns = columns_of(l, t), count = rows_of(l, t) * columns;
@@ -85,8 +86,7 @@ static double *download(const Layer *l, LayerTensor t) {
   return values;
 }
 
-/* --- A row of each tensor ------------------------------------------------------------------------
- */
+/* --- A row of each tensor --- */
 
 static double to_half(double x) {
   return (double)half_bits_to_float(double_to_half_bits(x));
@@ -162,10 +162,11 @@ static Entry entry(const Layer *l, const Chain *c, int64_t query, int64_t key, i
   const int64_t row = query * channels(l) + head * d;
   const double *o = c->tensors[LAYER_O] + row, *d_o = c->tensors[LAYER_D_O] + row;
   const double lse = c->tensors[LAYER_LSE][query * l->heads + head];
-  double s = scale(l) * dot(head_of(l, qkv, query, head), head_of(l, qkv, key, k_head), d);
-  double p = exp(s - lse), difference = dot(d_o, v, d) - dot(d_o, o, d);
+  const double s = scale(l) * dot(head_of(l, qkv, query, head), head_of(l, qkv, key, k_head), d);
+  const double p = exp(s - lse);
+  double difference = dot(d_o, v, d) - dot(d_o, o, d);
   if (!c->rounds) return (Entry){p, scale(l) * p * difference};
-  /* The difference is that of two sums in fp32, so what it errs by does not get smaller with it. */
+  /* It is the difference of two sums in fp32, so its error does not get smaller with it. */
   const double error = 0x1p-22 * sqrt(dot(d_o, d_o, d)) * (sqrt(dot(v, v, d)) + sqrt(dot(o, o, d)));
   difference += (query + key) % 2 ? error : -error;
   const double rounded = l->rounded_p ? to_half(p * 0x1p11) * 0x1p-11 : to_half(p);
@@ -194,7 +195,7 @@ static void attend_backward(const Layer *l, const Chain *c, int64_t token, doubl
 static void compute_row(const Layer *l, const Chain *c, LayerTensor t, int64_t row, double *out) {
   const int columns = columns_of(l, t), width = channels(l), qkv_width = layer_qkv_width(l);
   const double *first = c->tensors[INPUTS[t][0]], *second = c->tensors[INPUTS[t][1]];
-  double o[512];
+  double o[MAX_HEAD_DIM];
   switch (t) {
     case LAYER_QKV:
     case LAYER_Y:
@@ -224,8 +225,7 @@ static void compute_row(const Layer *l, const Chain *c, LayerTensor t, int64_t r
   }
 }
 
-/* --- The comparison ------------------------------------------------------------------------------
- */
+/* --- The comparison --- */
 
 static bool is_sampled(const Layer *l) {
   const double products = 6.0 * channels(l) * (layer_qkv_width(l) + channels(l));
