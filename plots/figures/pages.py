@@ -346,10 +346,50 @@ def times(program: str, records: list[dict]) -> str:
     return "\n".join(lines[1:])
 
 
+def shares(program: str, records: list[dict]) -> str:
+    """How the passes of a program of chapter 0 divide their time among stages: a table for each set of stages, with a
+    row for each size. Stages that are named after a step are attention."""
+    runs: list[list[dict]] = []
+    for record in records:
+        if record["program"] == program and record.get("ms"):
+            of_run = runs and record["n"] == runs[-1][0]["n"] and record["stage"] not in [r["stage"] for r in runs[-1]]
+            runs = [*runs[:-1], [*runs[-1], record]] if of_run else [*runs, [record]]
+    tables: dict[tuple[str, ...], list[list[dict]]] = {}
+    for run in sorted(runs, key=lambda run: run[0]["n"]):
+        tables.setdefault(tuple(record["stage"] for record in run), []).append(run)
+
+    def parts(run: list[dict]) -> list[tuple[list[dict], dict]]:
+        """The stages of each pass, and that of them which is attention."""
+        passes = [[r for r in run if r["pass"] == name] for name in dict.fromkeys(r["pass"] for r in run)]
+        return [(part, next(r for r in part if r["stage"].startswith("step"))) for part in passes]
+
+    lines = []
+    for table in tables.values():
+        first = table[0][0]
+        head, rows = ["N"], [[f"{run[0]['n']:,}"] for run in table]
+        for part, attention in parts(table[0]):
+            head += [*(f"`{r['stage']}`" for r in part), f"share of `{attention['stage']}`"]
+        for run, row in zip(table, rows, strict=True):
+            for part, attention in parts(run):
+                share = attention["ms"] / sum(r["ms"] for r in part)
+                row += [*(f"{r['ms']:.3g}" for r in part), f"**{100 * share:.0f} %**"]
+        lines += [
+            "",
+            f"Times in ms on one {first['device']}, medians of {first['samples']} runs in turns (commit "
+            f"{first['commit'][:12]}), and the share of attention in the forward and in the backward pass:",
+            "",
+            *grid(head, rows),
+        ]
+    return "\n".join(lines[1:])
+
+
 def with_times(page: Path, records: list[dict]) -> str:
-    """A page of chapter 0 with the times of its program, if it has the markers."""
-    text, name = page.read_text(), f"foundations times {page.stem}"
-    return with_section(text, name, WRITER, times(page.stem, records)) if f"<!-- {name}" in text else text
+    """A page of chapter 0 with the times of its program, where it has the markers."""
+    text = page.read_text()
+    for kind, content in (("times", times), ("shares", shares)):
+        if f"<!-- foundations {kind} {page.stem}: " in text:
+            text = with_section(text, f"foundations {kind} {page.stem}", WRITER, content(page.stem, records))
+    return text
 
 
 def foundation_records() -> list[dict]:

@@ -162,6 +162,34 @@ def test_pages_of_chapter_0_have_the_measured_times() -> None:
     assert pages.times("f05", []) == ""
 
 
+def test_the_share_of_attention_is_that_of_its_pass() -> None:
+    def run(n: int, step: str, ms: float) -> list[dict]:
+        common = {"program": "f12", "n": n, "device": "NVIDIA H200", "samples": 20, "commit": "c0ffee"}
+        names = {"forward": {"in": 1.0, step: ms}, "backward": {"out": 3.0, "step95": 9.0}}
+        return [
+            {**common, "stage": stage, "pass": name, "ms": took}
+            for name in names
+            for stage, took in names[name].items()
+        ]
+
+    records = [
+        *run(2048, "step94", 3.0),
+        *run(512, "step94", 1.0),
+        *run(512, "step93", 7.0),
+        {"program": "f05", "n": 1},
+    ]
+    told = [line for line in pages.shares("f12", records).splitlines() if line.startswith("| ")]
+    assert told == [
+        "| N | `in` | `step94` | share of `step94` | `out` | `step95` | share of `step95` |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| 512 | 1 | 1 | **50 %** | 3 | 9 | **75 %** |",
+        "| 2,048 | 1 | 3 | **75 %** | 3 | 9 | **75 %** |",
+        "| N | `in` | `step93` | share of `step93` | `out` | `step95` | share of `step95` |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| 512 | 1 | 7 | **88 %** | 3 | 9 | **75 %** |",
+    ]
+
+
 def test_links_to_regions_have_their_lines() -> None:
     for page in (REPOSITORY / "docs").rglob("*.md"):
         assert page.read_text() == with_lines(page), f"{page} is out of date: make pages"
