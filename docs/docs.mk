@@ -111,7 +111,7 @@ $(BUILD)/explorers/access.o: private SIMT_FLAGS += $(CHECKING)
 
 $(BUILD)/explorers/explorer_data: $(EXPLORER_OBJECTS) $(EXPLORED_STEPS:%=$(BUILD)/explorers/%.o) \
     $(SIMT_OBJECTS) $(LAB_OBJECTS)
-	$(call link_program,-Wl$(comma)--wrap=cudaDeviceGetAttribute)
+	$(call link_program)
 
 $(EXPLORERS)/data/fragments.js $(EXPLORERS)/data/banks.js $(EXPLORERS)/data/shares.js: $(EXPLORERS)/data/%.js: $(BUILD)/explorers/explorer_data
 	@mkdir -p $(@D)

@@ -13,15 +13,6 @@
 #include "device/decode_split.cuh"
 #include "explorer_data.h"
 
-static int multiprocessors;  // of the device in place of its own, if not 0
-
-extern "C" cudaError_t __real_cudaDeviceGetAttribute(int *value, cudaDeviceAttr which, int device);
-extern "C" cudaError_t __wrap_cudaDeviceGetAttribute(int *value, cudaDeviceAttr which, int device) {
-  const cudaError_t status = __real_cudaDeviceGetAttribute(value, which, device);
-  if (which == cudaDevAttrMultiProcessorCount && multiprocessors > 0) *value = multiprocessors;
-  return status;
-}
-
 template <int D, int ROWS>
 constexpr SharesConfig CONFIG = {{NULL, DTYPE_FP16, D, ROWS, THREADS, TILE_KEYS<D>},
                                  NULL,
@@ -54,16 +45,15 @@ static KeyRange keys_of(const SharesConfig *c, int length, int parts, int part) 
 }
 
 void print_schedule(int count, char **words) {
-  if (count < 5) fail("schedule takes SMS KV_HEADS GROUP HEAD_DIM LENGTH...");
-  const int heads = atoi(words[1]), group = atoi(words[2]), batch = count - 4;
-  multiprocessors = atoi(words[0]);
+  if (count < 4) fail("schedule takes KV_HEADS GROUP HEAD_DIM LENGTH...");
+  const int heads = atoi(words[0]), group = atoi(words[1]), batch = count - 3;
   int *const lengths = (int *)malloc(batch * sizeof(int));
   Problem problem = {};
-  problem.dtype = DTYPE_FP16, problem.mask = MASK_CAUSAL, problem.head_dim = atoi(words[3]);
+  problem.dtype = DTYPE_FP16, problem.mask = MASK_CAUSAL, problem.head_dim = atoi(words[2]);
   problem.batch = batch, problem.q_len = 1;
   problem.q_heads = heads * group, problem.kv_heads = heads;
   for (int b = 0; b < batch; b++) {
-    lengths[b] = atoi(words[4 + b]);
+    lengths[b] = atoi(words[3 + b]);
     problem.kv_len = max(problem.kv_len, lengths[b]);
   }
   const SharesConfig *c = find_decode<CONFIGS>(&problem);

@@ -5,6 +5,7 @@ counts of the steps.
 """
 
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -346,9 +347,12 @@ def test_shares_are_those_of_the_kernels(
     page: Page, sms: int, heads: int, group: int, dim: int, lengths: tuple[int, ...]
 ) -> None:
     """The parts that step 19 makes on the host, and the schedule that a kernel makes for step 20."""
-    words = [sms, heads, group, dim, *lengths]
+    words = [heads, group, dim, *lengths]
     program = REPOSITORY / "build/cpu/explorers/explorer_data"
-    done = subprocess.run([program, "schedule", *map(str, words)], capture_output=True, text=True, check=True)
+    environment = {**os.environ, "SIMT_SMS": str(sms)}
+    done = subprocess.run(
+        [program, "schedule", *map(str, words)], env=environment, capture_output=True, text=True, check=True
+    )
     made = json.loads(done.stdout)
     open_page(page, "shares.html")
     said = page.evaluate(

@@ -83,7 +83,8 @@ def build() -> None:
 
 
 def run_lab(step: str, options: str) -> dict[str, dict]:
-    """The lab's totals of each kernel."""
+    """The lab's totals of each kernel, on a device with the multiprocessors of an H200, so that persistent kernels
+    have as many blocks as there."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "counts.jsonl"
         report = [] if step == "copies" else ["--report=traffic,banks"]  # copies.cu always counts
@@ -91,7 +92,7 @@ def run_lab(step: str, options: str) -> dict[str, dict]:
             [PROGRAMS / step, *options.split(), *report],
             check=True,
             stdout=subprocess.DEVNULL,
-            env={**os.environ, "LAB_COUNTS": str(path)},
+            env={**os.environ, "LAB_COUNTS": str(path), "SIMT_SMS": "132"},
         )
         records = map(json.loads, path.read_text().splitlines())
         return {record["kernel"].split("<")[0]: record for record in records if record["file"] == ""}
