@@ -57,6 +57,7 @@ GPU_ALONE = (
     "empty_copies",
     "empty_local_accesses",
     "fences",
+    "generic_loads",
     "global_loads",
     "global_stores",
 )
@@ -148,8 +149,8 @@ def expected_counts(step: str, options: str) -> dict[str, Counter]:
 
 def passing(counted: dict[str, dict], copy_requests: int) -> int:
     """Wavefronts of shared memory that transfer nothing: one for each read of threadIdx, each
-    barrier of a block, each fence, with what it does to the L1 cache, and each memory instruction
-    without active lanes."""
+    barrier of a block, each fence, with what it does to the L1 cache, each generic load, which might
+    be one from shared memory, and each memory instruction without active lanes."""
     ncu = {count: record["ncu"] for count, record in counted.items()}
     waves = sum(ncu.get(count, 0) for count in GPU_ALONE)
     if "global_loads" in ncu:
@@ -172,6 +173,12 @@ def bounds(lab: Counter, ncu: dict[str, int]) -> dict[str, tuple[float, float]]:
         executed = ncu.get(f"{kind}_requests", 0) - others["requests"]
         sectors = lab[f"{kind}_sectors"] / max(1, requests) * executed
         found[f"{kind}_sectors"] = sectors - executed * 3 / 4, sectors + executed * 3 / 4
+        if kind == "global_store":  # of a store of 8 of 16 bytes a lane that is split, each half has all sectors
+            more = lab["global_store_sectors"] + 16 * max(0, executed - requests)
+            found["global_store_sectors"] = (
+                found["global_store_sectors"][0],
+                max(found["global_store_sectors"][1], more),
+            )
     more = abs(ncu.get("shared_load_requests", 0) - lab["shared_load_requests"])
     found["shared_conflicts"] = lab["shared_conflicts"] - more, lab["shared_conflicts"] + more
     found["l1_load_sectors"] = tuple(

@@ -26,6 +26,7 @@ OPCODES = {
     "BAR": "barriers",
     "MEMBAR": "fences",
     "CCTL": "fences",
+    "LD": "generic_loads",
 }
 SECTORS = {"LDG": "global_load_sectors", "STG": "global_store_sectors", "LDGSTS": "copy_sectors"}
 # Executed, whether or not a lane was active.

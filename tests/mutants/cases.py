@@ -344,6 +344,7 @@ DECODE_E4M3 = [
     "-b 3 -H 8 -G 2 --lengths 0,257,15 -d 64 --kv-dtype e4m3",
     "-b 2 -H 4 -G 2 -n 4 --lengths 3,200 -d 64 --kv-dtype e4m3 --layout bnhd -i outlier",
     "-b 1 -H 2 -G 1 -k 1100 -d 64 --kv-dtype e4m3",
+    "-b 2 -H 8 -G 1 --lengths 300,33 -d 128 --kv-dtype e4m3",  # other columns of a lane than D = 64
 ]
 
 
