@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from plots.figures import pages, readme, waterfall
-from plots.figures.all import FIGURES
+from plots.figures.all import DECODE, FIGURES, data_of_figures
 from plots.figures.records import Results, load
 from plots.sections import with_lines, with_section
 from tests.lib.kinds import MMA_STEPS, NAIVE
@@ -21,6 +21,7 @@ README = REPOSITORY / "README.md"
 H200 = REPOSITORY / "plots" / "results" / "h200"
 PICTURES = REPOSITORY / "docs" / "pictures"
 WRITTEN = ("CITATION.cff", "README.md", "docs/index.md", "docs/classroom.ipynb")
+FIGURES_PAGE = "docs/figures.md"
 MEASURED = [name for name in MMA_STEPS if any(record.get("step") == name for record in load(H200).records)]
 
 
@@ -33,16 +34,28 @@ def test_readme_and_pictures_equal_the_records(monkeypatch: pytest.MonkeyPatch, 
     """Written again, they are the same."""
     pictures = tmp_path / "docs" / "pictures"
     pictures.mkdir(parents=True)
-    for name in WRITTEN:
+    for name in (*WRITTEN, FIGURES_PAGE):
         shutil.copy(REPOSITORY / name, tmp_path / name)
     monkeypatch.setattr(sys, "argv", ["readme", str(tmp_path), str(H200)])
     assert readme.main() == 0
-    for name in WRITTEN:
+    for name in (*WRITTEN, FIGURES_PAGE):
         assert (tmp_path / name).read_text() == (REPOSITORY / name).read_text(), f"{name} is out of date: make readme"
-    assert len(list(pictures.iterdir())) == 2 * len(FIGURES)
+    drawn = [name for name, found in data_of_figures(H200).items() if found is not None]
+    assert set(drawn) >= set(FIGURES) - set(DECODE) and len(list(pictures.iterdir())) == 2 * len(drawn)
     for picture in pictures.iterdir():
         data = data_of(picture)
         assert data and data == data_of(PICTURES / picture.name), "out of date: make readme"
+
+
+def test_figures_of_decode_steps_are_on_their_page_once_measured(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    page = tmp_path / FIGURES_PAGE
+    shutil.copy(REPOSITORY / FIGURES_PAGE, page)
+    for measured in ({}, dict.fromkeys(DECODE, {"some": "data"}), {}):
+        readme.write_figures(tmp_path, measured)
+        for name in DECODE:
+            assert (f'<img src="pictures/{name}_light.svg"' in page.read_text()) == bool(measured)
+        assert page.read_text().count("Not measured on a GPU yet") == (0 if measured else len(DECODE))
 
 
 @pytest.mark.parametrize("address", ["", "https://github.com/example/attention"])
