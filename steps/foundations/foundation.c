@@ -383,6 +383,7 @@ static bool append_json(const char *device, const Ceilings *ceilings, Error *err
     json_begin(&object);
     json_string(&object, "program", state.program->name);
     json_string(&object, "stage", s->name);
+    if (s->pass != NULL) json_string(&object, "pass", s->pass);
     json_string(&object, "commit", version_commit());
     json_string(&object, "device", device);
     json_integer(&object, "n", state.run.n);
