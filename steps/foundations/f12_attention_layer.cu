@@ -203,7 +203,7 @@ int main(int argc, char **argv) {
   if (!options.on_gpu) describe(sequences, n, HEADS_ON_CPU, KV_HEADS_ON_CPU, HEAD_DIM_ON_CPU);
   layer.sequences = problem.batch, layer.n = n, layer.heads = problem.q_heads;
   layer.kv_heads = problem.kv_heads, layer.head_dim = problem.head_dim;
-  layer.scale = problem.scale, layer.rounded_p = backward_step.rounded_p;
+  layer.rounded_p = backward_step.rounded_p;
   allocate_all(options.seed);
 
   // Operations: 2 for a term of a sum. A token attends to (n + 1) / 2 others on average, with two

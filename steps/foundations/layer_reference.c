@@ -36,6 +36,10 @@ static int channels(const Layer *l) {
   return l->heads * l->head_dim;
 }
 
+static double scale(const Layer *l) {
+  return 1 / sqrt(l->head_dim);
+}
+
 static int64_t tokens(const Layer *l) {
   return (int64_t)l->sequences * l->n;
 }
@@ -133,7 +137,7 @@ static double attend(const Layer *l, const Chain *c, int64_t token, int head, do
   double *scores = foundation_allocate(sizeof(double) * (size_t)l->n);
   double max = -INFINITY, sum = 0;
   for (int64_t key = first; key <= token; key++) {
-    scores[key - first] = l->scale * dot(q, head_of(l, qkv, key, k_head), d);
+    scores[key - first] = scale(l) * dot(q, head_of(l, qkv, key, k_head), d);
     max = fmax(max, scores[key - first]);
   }
   memset(o, 0, sizeof(double) * (size_t)d);
@@ -158,14 +162,14 @@ static Entry entry(const Layer *l, const Chain *c, int64_t query, int64_t key, i
   const int64_t row = query * channels(l) + head * d;
   const double *o = c->tensors[LAYER_O] + row, *d_o = c->tensors[LAYER_D_O] + row;
   const double lse = c->tensors[LAYER_LSE][query * l->heads + head];
-  double s = l->scale * dot(head_of(l, qkv, query, head), head_of(l, qkv, key, k_head), d);
+  double s = scale(l) * dot(head_of(l, qkv, query, head), head_of(l, qkv, key, k_head), d);
   double p = exp(s - lse), difference = dot(d_o, v, d) - dot(d_o, o, d);
-  if (!c->rounds) return (Entry){p, l->scale * p * difference};
+  if (!c->rounds) return (Entry){p, scale(l) * p * difference};
   /* The difference is that of two sums in fp32, so what it errs by does not get smaller with it. */
   const double error = 0x1p-22 * sqrt(dot(d_o, d_o, d)) * (sqrt(dot(v, v, d)) + sqrt(dot(o, o, d)));
   difference += (query + key) % 2 ? error : -error;
   const double rounded = l->rounded_p ? to_half(p * 0x1p11) * 0x1p-11 : to_half(p);
-  return (Entry){rounded, l->scale * to_half((l->rounded_p ? rounded : p) * difference)};
+  return (Entry){rounded, scale(l) * to_half((l->rounded_p ? rounded : p) * difference)};
 }
 
 /** A row of dQKV: what a token's Q, K and V get from the tokens that it sees, and that see it. */

@@ -41,7 +41,6 @@ typedef struct Layer {
   int sequences, n;        /**< tokens of each */
   int heads, kv_heads;     /**< of queries, and of keys and values */
   int head_dim;            /**< D; a token has C = heads * head_dim numbers */
-  float scale;             /**< of the scores */
   bool rounded_p;          /**< as in the descriptor of the backward step */
   void *at[LAYER_TENSORS]; /**< in the memory of the device; the first four are the inputs */
 } Layer;
