@@ -196,7 +196,7 @@ static cudaError_t schedule(const Problem *problem, const DecodeTensors *t, cuda
   const int blocks = block_count(c);
   schedule_kernel<<<(blocks + THREADS - 1) / THREADS, THREADS, 0, stream>>>(
       *problem, t->lengths, (Share *)t->schedule, c->rows, c->keys,
-      (LEAST_KEYS + c->keys - 1) / c->keys, blocks);
+      (LEAST_KEYS + c->keys - 1) / c->keys, blocks, 2 * blocks);
   return cudaGetLastError();
 }
 
