@@ -2,20 +2,19 @@
  * @file
  * Step 20e: K and V on their way to a ring in shared memory.
  *
- * The idea: registers that wait for K and V are full or empty, never both. In step 20d a warp asks
- * for the next K when it has used this one, all at once, and the memory is idle for a moment. With
- * 16 rows of Q there is room for 16 keys only. Shared memory has three times as much room as is
- * needed: each warp has a ring there of K and V of its next tiles, and asks for another one as soon
- * as one is used. cp.async writes what comes to its place, in any order, without registers.
+ * The idea: in step 20d, K and V on their way from memory and operands of products are the same
+ * registers. So they take half of the registers, with 16 rows of Q there is room for 16 keys only,
+ * and a lane must load what it will multiply, 64 bytes of a row at a time. Here they arrive in
+ * shared memory: each warp has a ring there with K and V of its next tiles. Neighbouring lanes copy
+ * whole rows to it by cp.async, and a slot is asked for again as soon as it has been read.
  *
- * What changed since step 20d: loads go to the ring, and lanes load from there what they had in
- * registers before, so the products are the same. No other warp reads the ring, so there is still
- * no barrier. The warps take turns over the whole share and not from the start of each row group,
- * so none waits longer than the others at the ends of short ones. Q is asked for first.
+ * What changed since step 20d: lanes load from the ring what they had in registers before, so the
+ * products are the same. No other warp reads it, so there is still no barrier. The warps take turns
+ * over the whole share and not from the start of each row group, and Q is asked for first.
  *
  * What it costs: each byte goes through shared memory, in and out; a third of its bandwidth.
  *
- * What to look at: ring_place(). Which lanes load at the same time, and from which banks?
+ * What to look at: place(). Which lanes load at the same time, and from which banks?
  */
 #include "decode.h"
 #include "device/decode_lane_tile.cuh"
@@ -41,9 +40,9 @@ struct Ring {
   uint4 items[MMA_WARPS][SLOTS][TILE * CHUNKS];                     /**< chunks at their place() */
 
   /** Where a chunk of a row is in its item. Eight lanes read four chunks of two rows of K, or two
-   * chunks of every other row of eight of V; with this order they reach all banks. */
+   * chunks of every other row of eight of V; in this order they reach all banks. */
   __device__ static __forceinline__ int place(int row, int chunk) {
-    return row * CHUNKS + (chunk ^ ((row & 6) ^ (row & 1) * 4) % CHUNKS);
+    return (row * CHUNKS + chunk) ^ (row & 6) ^ (CHUNKS >= 8 ? (row & 1) * 4 : 0);
   }
   /** What this thread has copied is there; waits until that of the other lanes is, too. */
   __device__ static __forceinline__ void arrive() { __syncwarp(); }
@@ -201,7 +200,7 @@ const Step step = {
     .name = "step20e",
     .after = "step20d",
     .title = "A ring in shared memory",
-    .idea = "Each warp asks for keys further ahead than its registers have room for.",
+    .idea = "K and V arrive in shared memory, a ring for each warp, and not in its registers.",
     .head_dims = "D = 64, 128 or 256",
     .supports = supports_ring<CONFIGS, false>,
     .workspace_bytes = parts_bytes<CONFIGS>,

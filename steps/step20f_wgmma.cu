@@ -56,7 +56,7 @@ template <typename T, int HEAD_DIM>
 struct alignas(1024) WideShared {
   WideRing<T, HEAD_DIM> ring;                             /**< K and V */
   uint4 q[WIDE_ROWS * HEAD_DIM / CHUNK];                  /**< in panels, too */
-  MmaParts<HEAD_DIM, WIDE_ROWS, Columns64, GROUPS> parts; /**< of the warpgroups */
+  MmaParts<HEAD_DIM, WIDE_ROWS, Padded<8>, GROUPS> parts; /**< of the warpgroups */
 };
 // [wide_ring]
 

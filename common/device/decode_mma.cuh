@@ -193,6 +193,12 @@ struct Columns64 {
   __device__ static __forceinline__ int first(int c, int lane) { return 64 * c + lane / 4 * 8; }
 };
 
+/** For parts whose rows need so many floats more, but whose columns are where they are. */
+template <int FLOATS>
+struct Padded {
+  static constexpr int PADDING = FLOATS; /**< floats after a row of MmaParts */
+};
+
 /** The parts of all warps, in shared memory. Rows are longer than they need be, so that the lanes
  * that store_rows() serves together reach all banks. */
 template <int HEAD_DIM, int ROWS, typename Columns, int PARTS = MMA_WARPS>

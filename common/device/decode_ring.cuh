@@ -26,9 +26,9 @@ struct Ring {
   uint4 items[MMA_WARPS][SLOTS][TILE * CHUNKS];                     /**< chunks at their place() */
 
   /** Where a chunk of a row is in its item. Eight lanes read four chunks of two rows of K, or two
-   * chunks of every other row of eight of V; with this order they reach all banks. */
+   * chunks of every other row of eight of V; in this order they reach all banks. */
   __device__ static __forceinline__ int place(int row, int chunk) {
-    return row * CHUNKS + (chunk ^ ((row & 6) ^ (row & 1) * 4) % CHUNKS);
+    return (row * CHUNKS + chunk) ^ (row & 6) ^ (CHUNKS >= 8 ? (row & 1) * 4 : 0);
   }
   /** What this thread has copied is there; waits until that of the other lanes is, too. */
   __device__ static __forceinline__ void arrive() { __syncwarp(); }
