@@ -147,14 +147,16 @@ template <typename T, int HEAD_DIM>
 __global__ void __launch_bounds__(MMA_THREADS, 1) decode_kernel(Problem problem, DecodeTensors t) {
   extern __shared__ __align__(1024) unsigned char smem[];
   auto &shared = *(WideShared<T, HEAD_DIM> *)smem;
-  constexpr int MESSAGES = WIDE_ROWS * HEAD_DIM / COLUMNS;  // of a part
+  constexpr int MESSAGES = WIDE_ROWS * HEAD_DIM / MESSAGE_COLUMNS;  // of a part
   const Share share = ((const Share *)t.schedule)[blockIdx.x];
   const int places = places_for_parts(problem, gridDim.x, MESSAGES * (int)sizeof(Message));
   const auto place = [&](int block, bool begins, const RowGroup &group) {
     return (Message *)t.workspace +
            place_of_part(problem, WIDE_ROWS, places, block, begins, group) * MESSAGES;
   };
+  const auto of_last = [&](int block, bool begins) { return place(block, begins, share.last); };
   if (share.tiles == 0) return;
+  if (share.parts > 1) touch_places<HEAD_DIM>(share, of_last);
   WideRows<HEAD_DIM> rows;
   attend_groups<WIDE_KEYS, WIDE_ROWS>(
       problem, t, share, shared.ring,
@@ -166,13 +168,12 @@ __global__ void __launch_bounds__(MMA_THREADS, 1) decode_kernel(Problem problem,
         store_rows(shared, rows);
         merge_parts<T>(problem, t, shared.parts, group, whole, begins,
                        [&](bool, int row, int column, const RowResult &part) {
-                         send(place(blockIdx.x, begins, group) + row * HEAD_DIM / COLUMNS, column,
-                              part);
+                         send(place(blockIdx.x, begins, group) + row * HEAD_DIM / MESSAGE_COLUMNS,
+                              column, part);
                        });
       });
   if (share.parts < 2) return;
-  merge_messages<T, HEAD_DIM>(
-      problem, t, share, [&](int block, bool begins) { return place(block, begins, share.last); });
+  merge_messages<T, HEAD_DIM>(problem, t, share, of_last, *(float(*)[6][MMA_THREADS])smem);
 }
 // [decode_kernel]
 
@@ -181,7 +182,7 @@ constexpr SharesConfig CONFIG = {
     make_decode_config<T, D, WIDE_ROWS>(decode_kernel<T, D>, MMA_THREADS, WIDE_KEYS),
     NULL,
     1,
-    (int)sizeof(Message) * WIDE_ROWS *D / COLUMNS,
+    (int)sizeof(Message) * WIDE_ROWS *D / MESSAGE_COLUMNS,
     (int)sizeof(WideShared<T, D>),
     true};
 

@@ -206,23 +206,25 @@ template <typename T, int HEAD_DIM, int ROWS>
 __global__ void __launch_bounds__(MMA_THREADS, 1) decode_kernel(Problem problem, DecodeTensors t) {
   extern __shared__ __align__(128) unsigned char smem[];
   const auto place = [&](int block, bool begins) {
-    return (Message *)t.workspace + (2 * block + begins) * ROWS * HEAD_DIM / COLUMNS;
+    return (Message *)t.workspace + (2 * block + begins) * ROWS * HEAD_DIM / MESSAGE_COLUMNS;
   };
+  const Share &share = ((const Share *)t.schedule)[blockIdx.x];
+  if (share.parts > 1) touch_places<HEAD_DIM>(share, place);
   using Tile = ByteTile<T, HEAD_DIM, RING_KEYS<HEAD_DIM>>;
   attend_ring<T, Tile, HEAD_DIM, ROWS>(
       problem, t, *(RingShared<Tile, HEAD_DIM, ROWS> *)smem,
       [&](bool begins, int row, int column, const RowResult &part) {
-        send(place(blockIdx.x, begins) + row * HEAD_DIM / COLUMNS, column, part);
+        send(place(blockIdx.x, begins) + row * HEAD_DIM / MESSAGE_COLUMNS, column, part);
       });
-  const Share &share = ((const Share *)t.schedule)[blockIdx.x];
-  if (share.parts > 1) merge_messages<T, HEAD_DIM>(problem, t, share, place);
+  if (share.parts < 2) return;
+  merge_messages<T, HEAD_DIM>(problem, t, share, place, *(float(*)[6][MMA_THREADS])smem);
 }
 // [decode_kernel]
 
 template <typename T, int D, int ROWS>
 constexpr SharesConfig CONFIG = {
     make_decode_config<T, D, ROWS>(decode_kernel<T, D, ROWS>, MMA_THREADS, RING_KEYS<D>), NULL, 1,
-    (int)sizeof(Message) * ROWS *D / COLUMNS,
+    (int)sizeof(Message) * ROWS *D / MESSAGE_COLUMNS,
     (int)sizeof(RingShared<ByteTile<T, D, RING_KEYS<D>>, D, ROWS>)};
 
 static constexpr SharesConfig CONFIGS[] = {

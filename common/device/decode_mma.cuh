@@ -317,6 +317,8 @@ __device__ __forceinline__ void attend_share(
   Walk walk = first_tile<TILE, ROWS>(problem, t, share);
   int found[TILE / 16] = {};
   Tile tile = {};
+  MmaRows<HEAD_DIM, ROWS> rows;  // Q first: the first S needs it, and what is asked for last
+  Scales scales = begin_rows(tile, (const T *)t.q, rows, problem, t, share.rows);
   find_pages<TILE>(found, walk);
   load_k(tile, problem, k, walk, found);
   load_v(tile, problem, v, walk, found);
@@ -325,8 +327,7 @@ __device__ __forceinline__ void attend_share(
   int length = share.length, first = share.first;
   for (int left = share.tiles, number = 0; left > 0; number++, first = 0) {
     const int all = tiles_of_sequence(problem, length, TILE).count, count = min(all - first, left);
-    MmaRows<HEAD_DIM, ROWS> rows;
-    const Scales scales = begin_rows(tile, (const T *)t.q, rows, problem, t, group);
+    if (number > 0) scales = begin_rows(tile, (const T *)t.q, rows, problem, t, group);
     while (walk.number == number && walk.tile < walk.end) {
       const int key = walk.first_key + walk.tile * TILE;
       float s[TILE / 8][4] = {};
