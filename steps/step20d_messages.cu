@@ -6,17 +6,17 @@
  * kernel starts only when all blocks of the first have ended, and a counter (step 19b) needs a
  * fence, an atomic and a load, one after the other, each of which goes to L2 and back. But all
  * blocks run at the same time anyway. So each tells the others directly what it has computed: it
- * stores eight columns of a part and their LSE, a message, and the block that merges these columns
+ * stores 16 columns of a part and their LSE, a message, and the block that merges these columns
  * loads the message again and again until it is there. No word of a message is 0, and places of
  * messages are 0 before and after each pass. So each word says itself that it has arrived, and
  * nothing has to be ordered.
  *
  * What changed since step 20c: the blocks whose shares end with a row group merge it, each some of
- * its columns. Neighbouring lanes have the parts of the same eight columns, which they load at the
- * same time; shuffles merge them, always in the same order. The launch is cooperative: it says that
- * blocks wait for each other, so that they all run at the same time or not at all.
+ * its columns. All their threads receive, and ask for several parts at a time; shuffles merge lanes
+ * and shared memory warps, always in the same order. The launch is cooperative: it says that blocks
+ * wait for each other, so that they all run at the same time or not at all.
  *
- * What it costs: a block that waits uses an SM, and messages are half as large again as the parts.
+ * What it costs: a block that waits uses an SM, and messages are a quarter larger than the parts.
  *
  * What to look at: receive(). Why may the words of a message arrive in any order?
  */
