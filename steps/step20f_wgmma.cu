@@ -12,7 +12,7 @@
  * are where wgmma looks for them. Products and softmax are those of step 07: rows of Q are rows of
  * S and of O.
  *
- * What it costs: with fewer rows, products of rows that do not exist. And a part has 48 KB, so the
+ * What it costs: with fewer rows, products of rows that do not exist. And a part has 40 KB, so the
  * workspace has places for few of them: the schedule takes fewer blocks, or whole row groups.
  *
  * What to look at: leave(). What would happen if a warp asked for the next item without it?
@@ -86,21 +86,21 @@ __device__ __forceinline__ void begin_rows(WideShared<T, HEAD_DIM> &shared,
   __syncthreads();  // Q is there
 }
 
-/** Computes every second tile of a row group, from `tile` on. */
+/** Computes every second tile of a row group, from `tile` on. Items of an empty sequence are not
+ * there. */
 template <typename T, int HEAD_DIM, typename SomeAsked>
 __device__ __forceinline__ void attend_rows(WideShared<T, HEAD_DIM> &shared,
                                             WideRows<HEAD_DIM> &rows, SomeAsked &asked,
                                             const Problem &problem, const DecodeTensors &t,
                                             const RowGroup &group, int length, int tile, int end) {
   const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE % 4;
-  const int first = tiles_of_sequence(problem, length, WIDE_KEYS).first;
   for (; tile < end; tile += GROUPS) {
-    const int key = (first + tile) * WIDE_KEYS;
+    const int key = (tiles_of_sequence(problem, length, WIDE_KEYS).first + tile) * WIDE_KEYS;
     float s[1][WIDE_KEYS / MMA_N][4];
     uint32_t probs[WIDE_KEYS / 16][4];
     const uint4 *item = wait_for_item(shared.ring, asked);
     wgmma_fence();
-    start_qk<T, HEAD_DIM, WIDE_KEYS>(s[0], (const T *)shared.q, (const T *)item);
+    if (length > 0) start_qk<T, HEAD_DIM, WIDE_KEYS>(s[0], (const T *)shared.q, (const T *)item);
     wgmma_wait<0>(s[0]);
     shared.ring.leave();
     ask(shared.ring, asked, problem, t, false);
@@ -110,12 +110,10 @@ __device__ __forceinline__ void attend_rows(WideShared<T, HEAD_DIM> &shared,
     update_softmax(s, rows.m, rows.l, rows.o, problem.scale * LOG2_E);
     pack_probs<T>(probs, s[0]);
     item = wait_for_item(shared.ring, asked);
-    if (length > 0) {  // else V is nothing, and 0 * NaN is NaN
-      touch_accumulators(rows.o[0]);
-      wgmma_fence();
-      start_pv<T, HEAD_DIM, WIDE_KEYS>(rows.o[0], probs, (const T *)item);
-      wgmma_wait<0>(rows.o[0]);
-    }
+    touch_accumulators(rows.o[0]);
+    wgmma_fence();
+    if (length > 0) start_pv<T, HEAD_DIM, WIDE_KEYS>(rows.o[0], probs, (const T *)item);
+    wgmma_wait<0>(rows.o[0]);
     shared.ring.leave();
     ask(shared.ring, asked, problem, t, true);
   }
@@ -130,7 +128,9 @@ __device__ __forceinline__ void store_rows(WideShared<T, HEAD_DIM> &shared,
   for (int half = 0; half < 2; half++) {
     const int row = threadIdx.x / WARP_SIZE % 4 * 16 + 8 * half + lane / 4;
     const float l = lanes_reduce_sum<4>(rows.l[0][half]);
-    shared.parts.m[group][row] = rows.m[0][half], shared.parts.l[group][row] = l;
+    if (lane % 4 == 0) {
+      shared.parts.m[group][row] = rows.m[0][half], shared.parts.l[group][row] = l;
+    }
 #pragma unroll
     for (int n = 0; n < HEAD_DIM / MMA_N; n++) {
       *(float2 *)&shared.parts.o[group][row][MMA_N * n + lane % 4 * 2] =

@@ -65,17 +65,23 @@ __device__ __forceinline__ void attend_rows(MmaRows<HEAD_DIM, ROWS> &rows, Share
     float s[TILE / 8][4] = {};
     uint32_t probs[ROWS / 8][TILE / 8];
     Tile k_or_v;
-    read_k(k_or_v, wait_for_item(shared.ring, asked));
-    multiply_qk(s, rows, k_or_v);
+    const uint4 *item = wait_for_item(shared.ring, asked);
+    if (length > 0) {  // else nothing is there, and all scores are masked
+      read_k(k_or_v, item);
+      multiply_qk(s, rows, k_or_v);
+    }
     shared.ring.leave();  // the slot of K is free
     ask(shared.ring, asked, problem, t, ODD);
     if (needs_mask<TILE>(problem, length, key)) {
       mask_scores<ROWS, TILE>(s, problem, group, row_of_lane(threadIdx.x % WARP_SIZE), length, key);
     }
     add_scores<typename Tile::Prob, HEAD_DIM, ROWS, TILE>(probs, rows, s, scales.scores_log2);
-    read_v(k_or_v, wait_for_item(shared.ring, asked));
-    if (length > 0) multiply_pv(rows, probs, k_or_v);  // else V is nothing, and 0 * NaN is NaN
-    shared.ring.leave();                               // the slot of V is free
+    item = wait_for_item(shared.ring, asked);
+    if (length > 0) {  // 0 * NaN would be NaN
+      read_v(k_or_v, item);
+      multiply_pv(rows, probs, k_or_v);
+    }
+    shared.ring.leave();  // the slot of V is free
     ask(shared.ring, asked, problem, t, !ODD);
   }
 }
