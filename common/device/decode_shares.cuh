@@ -115,6 +115,7 @@ __device__ __forceinline__ Share share_of_block(const Problem &problem, const in
   share.goes_on = (share.begin + share.parts) * time / blocks > last.end + more;
   return share;
 }
+
 /** One thread for each block of the decode kernel. */
 __global__ void __launch_bounds__(THREADS)
     schedule_kernel(Problem problem, const int *lengths, Share *shares, int rows, int tile,
