@@ -24,11 +24,10 @@ constexpr SharesConfig CONFIG = {{NULL, DTYPE_FP16, D, ROWS, THREADS, TILE_KEYS<
 static constexpr SharesConfig CONFIGS[] = {CONFIGS_OF(64), CONFIGS_OF(128), CONFIGS_OF(256)};
 
 void print_shares() {
-  printf(
-      "const SHARES = {\"start_keys\": %d, \"most_parts\": %d, \"least_keys\": %d, \"most_bytes\": "
-      "%d, "
-      "\"configs\": [",
-      START_KEYS, MOST_PARTS, LEAST_KEYS, MOST_BYTES);
+  printf("const SHARES = {\"start_keys\": %d, \"end_tiles\": %d, \"most_parts\": %d, ", START_KEYS,
+         END_TILES, MOST_PARTS);
+  printf("\"least_keys\": %d, \"most_bytes\": %d, \"share_bytes\": %d, \"configs\": [", LEAST_KEYS,
+         MOST_BYTES, SHARE_BYTES);
   for (const SharesConfig &c : CONFIGS) {
     printf("%s{\"dim\": %d, \"rows\": %d, \"tile\": %d, \"per_sm\": %d, \"part_bytes\": %d}",
            &c == CONFIGS ? "" : ", ", c.head_dim, c.rows, c.keys, c.per_sm, c.part_bytes);
@@ -71,7 +70,7 @@ void print_schedule(int count, char **words) {
   Share *const shares_global = (Share *)device_memory(blocks * sizeof(Share), NULL);
   schedule_kernel<<<(blocks + THREADS - 1) / THREADS, THREADS>>>(
       problem, lengths_global, shares_global, c->rows, c->keys,
-      (LEAST_KEYS + c->keys - 1) / c->keys, blocks);
+      (LEAST_KEYS + c->keys - 1) / c->keys, blocks, 2 * blocks);
   check(cudaDeviceSynchronize());
   Share *const shares = (Share *)malloc(blocks * sizeof(Share));
   check(cudaMemcpy(shares, shares_global, blocks * sizeof(Share), cudaMemcpyDeviceToHost));

@@ -74,7 +74,7 @@ function keysOfPart(tile, length, parts, part) {
   return [part * size, Math.max(part * size, Math.min((part + 1) * size, length))];
 }
 
-/** without_seams() of step 20. */
+/** without_seams() of step 20, whose workspace has two places for each block. */
 function withoutSeams(blocks, groups) {
   const most = groups <= blocks ? Math.floor(blocks / groups) * groups : Math.floor(groups / divideUp(groups, blocks));
   const fits = groups <= blocks || groups % most === 0;
@@ -82,30 +82,35 @@ function withoutSeams(blocks, groups) {
 }
 
 /** share_of_block() of step 20, for all blocks: the tiles of each row group that a block has, and of the last
- * one in which block it begins and how many blocks have tiles of it. */
+ * one in which block it begins and how many blocks have tiles of it. A tile takes 1, and where lengths differ the
+ * end of a row group some more. */
 function shareOut(config, problem, tilesOf) {
   const tiles = tilesOf.reduce((sum, count) => sum + count, 0);
   const room = problem.sms * config.per_sm;
-  let blocks = Math.min(room, Math.floor(SHARES.most_bytes / (2 * config.part_bytes)));
+  let blocks = Math.min(room, Math.floor(SHARES.most_bytes / (2 * config.part_bytes + SHARES.share_bytes)));
   const leastTiles = divideUp(SHARES.least_keys, config.tile);
   blocks = Math.min(blocks, Math.max(Math.floor(tiles / leastTiles), 1));
-  if (tilesOf.every((count) => count === tilesOf[0])) blocks = withoutSeams(blocks, tilesOf.length);
-  const blockWith = (x) => Math.floor(((x + 1) * blocks - 1) / tiles);
+  const equal = tilesOf.every((count) => count === tilesOf[0]);
+  if (equal) blocks = withoutSeams(blocks, tilesOf.length);
+  const more = equal ? 0 : SHARES.end_tiles;
+  const time = tiles + more * tilesOf.length;
+  const blockWith = (x) => Math.floor(((x + 1) * blocks - 1) / time);
   const shares = [];
   let group = 0;
-  let before = 0; // tiles of the row groups before this one
+  let before = 0; // the time at which it begins
   for (let i = 0; i < blocks; i++) {
-    const begin = Math.floor(i * tiles / blocks);
-    const end = Math.floor((i + 1) * tiles / blocks);
+    const [begin, end] = [i, i + 1].map((block) => Math.floor(block * time / blocks));
     const bars = [];
     for (let x = begin; x < end;) {
-      if (x === before + tilesOf[group]) before += tilesOf[group++];
-      const count = Math.min(before + tilesOf[group], end) - x;
-      bars.push({ group, first: x - before, count, all: tilesOf[group] });
-      x += count;
+      if (x === before + tilesOf[group] + more) before += tilesOf[group++] + more;
+      const first = Math.min(x - before, tilesOf[group]);
+      const count = Math.min(tilesOf[group], end - before) - first;
+      if (count > 0) bars.push({ group, first, count, all: tilesOf[group] });
+      x = Math.min(before + tilesOf[group] + more, end);
     }
     const from = blockWith(before);
-    shares.push({ bars, begin: from, parts: blockWith(before + tilesOf[group] - 1) - from + 1 });
+    if (bars.length > 0) shares[i] = { bars, begin: from, parts: blockWith(before + tilesOf[group] - 1) - from + 1 };
+    else shares[i] = { bars, begin: i, parts: 0 };
   }
   return shares;
 }
@@ -170,6 +175,7 @@ function blockText() {
   const more = bars.length - MOST_BARS;
   const tiles = bars.reduce((sum, { count }) => sum + count, 0);
   const who = begin === block ? 'It' : `Block ${begin}`;
+  if (tiles === 0) return `Step 20, block ${block}, no tile: its time is that of the end of a row group.`;
   return `Step 20, block ${block}, ${several(tiles, 'tile')} of ${bars.slice(0, MOST_BARS).map(barText).join('; ')}`
     + `${more > 0 ? `; and of ${several(more, 'more row group')}` : ''}.`
     + `${parts > 1 ? ` ${who} merges the ${parts} parts of row group ${bars.at(-1).group}.` : ''}`;
