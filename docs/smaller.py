@@ -2,7 +2,7 @@
 
 matplotlib writes six decimals, of which two can be seen, a line for each point of a path, and the same styles at each
 element, which become classes here. The templates of a page indent it, name a class that has no style, hold icons
-that it does not show, and end what ends by itself.
+that it does not show, end what ends by itself, and quote single words.
 """
 
 import re
@@ -53,11 +53,13 @@ def smaller_page(text: str) -> str:
     text = text.replace('class="reference internal"', 'class="reference"')
     # Spaces count in the elements that are split off.
     parts = re.split(r"(<(pre|script|style|textarea)\b.*?</\2>)", text, flags=re.S)
-    return "".join(part if i % 3 else smaller_text(part) for i, part in enumerate(parts) if i % 3 < 2)
+    text = "".join(part if i % 3 else smaller_text(part) for i, part in enumerate(parts) if i % 3 < 2)
+    return re.sub(r'(<[a-z]+\d?\b[^<>]*) class="([\w-]+)"(?=[ >])', r"\1 class=\2", text)
 
 
 def smaller_text(text: str) -> str:
-    """HTML lets the end of an item of a list follow from what comes next; each page has hundreds, in its list of pages."""
+    """HTML lets the end of an item of a list follow from what comes next; each page has hundreds, in its list of pages.
+    It needs no quotes around one word either, and code has a class for each token."""
     text = re.sub(r"\s*\n\s*", "\n", text)
     return re.sub(r"</li>\s*(?=<li\b|</[uo]l>)", "", text)
 
