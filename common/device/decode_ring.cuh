@@ -18,9 +18,9 @@ constexpr int RING_KEYS = HEAD_DIM == 256 ? 16 : 32;
 /** What the warps have asked for: of each warp so many items. */
 template <typename Elements, int HEAD_DIM>
 struct Ring {
-  using Cache = Elements;
-  static constexpr int WORKER = WARP_SIZE; /**< threads that have a ring */
-  static constexpr int TILE = RING_KEYS<HEAD_DIM>;
+  using Cache = Elements;                                           /**< of K and V */
+  static constexpr int WORKER = WARP_SIZE;                          /**< threads that have a ring */
+  static constexpr int TILE = RING_KEYS<HEAD_DIM>;                  /**< keys of a tile */
   static constexpr int CHUNKS = HEAD_DIM * (int)sizeof(Cache) / 16; /**< of 16 bytes, of a row */
   static constexpr int SLOTS = 16384 / (TILE * CHUNKS * 16);        /**< of a warp */
   uint4 items[MMA_WARPS][SLOTS][TILE * CHUNKS];                     /**< chunks at their place() */
