@@ -31,8 +31,8 @@ constexpr int MESSAGE_COLUMNS = 16; /**< of a row: 64 bytes of a part, and 16 of
 
 /** Some columns of a part of a row, and its LSE in the last four words. */
 struct Message {
-  float4 o[MESSAGE_COLUMNS / 4]; /**< the columns; no word is 0 when it is there */
-  float4 lse_log2;               /**< likewise */
+  /** No word is 0 when it is there. */
+  float4 o[MESSAGE_COLUMNS / 4], lse_log2; /**< likewise */
 };
 
 /** The same number, but not with all bits 0. */
