@@ -54,6 +54,7 @@ def smaller_page(text: str) -> str:
     # Spaces count in the elements that are split off.
     parts = re.split(r"(<(pre|script|style|textarea)\b.*?</\2>)", text, flags=re.S)
     text = "".join(part if i % 3 else smaller_text(part) for i, part in enumerate(parts) if i % 3 < 2)
+    text = re.sub(r'<span class="w">(\s*)</span>', r"\1", text)  # spaces in code
     return re.sub(r'(<[a-z]+\d?\b[^<>]*) class="([\w-]+)"(?=[ >])', r"\1 class=\2", text)
 
 
