@@ -34,7 +34,7 @@ EQUIVALENT: dict[str, str] = {
     "ex26 | attention_kernel | buffer swapped | k_strides": "K and V have the same strides in every problem that the options describe",
     "ex27 | wgmma_descriptor | index + 1 | panel_bytes": "units() rounds down to 16 bytes",
     "ex27 | wgmma_descriptor | index + 1 | 8 * ROW_BYTES": "units() rounds down to 16 bytes",
-    "ex27 | start_qk | index + 1 | d % COLUMNS": "units() rounds down to 16 bytes",
+    "ex27 | start_qk | index + 1 | d % PANEL_COLUMNS": "units() rounds down to 16 bytes",
     "ex30 | make_plans_kernel | index + 1 | problem.kv_len": "no span begins or ends there: the smallest of them is the same",
     "ex30 | make_plans_kernel | index - 1 | problem.kv_len": "no span begins behind it, and a tile with the last key may run mask code",
     "ex30 | make_plans_kernel | index + 1 | 0": "a tile with the first key may run mask code, and no span ends before it",
