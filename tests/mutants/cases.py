@@ -332,6 +332,7 @@ DECODE = [
     "-b 1 -H 1 -k 300 -d 64 -i sink",
     "-b 1 -H 1 -k 10 -d 64",  # fewer tiles than the shortest share has
     "-b 2 -H 2 -G 1 -n 4 --lengths 193,512 -d 64",  # a part in which three of four queries have no key
+    "-b 9 -H 3 -G 1 --lengths 10-90 -d 64",  # shares with several row groups that are not full
 ]
 DECODE_PAGES = [
     "-b 2 -H 4 -G 2 --lengths 16,49 -d 64 --page-size 16",
