@@ -6,7 +6,8 @@ from importlib import import_module
 
 import numpy as np
 
-from common.python.attention_steps.library import BackwardTensors, Device, Memory, StepLibrary
+from common.python.attention_steps.library import BackwardTensors, StepLibrary
+from plots.bench.device import Device, Memory
 from plots.bench.cases import DENSE, MASK_BLOCK, Case
 from plots.bench.contestants import BaselineCall, Inputs, Mask, Outputs, StepCall, head_of
 from plots.bench.exact import sampled_rows

@@ -9,7 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
-from common.python.attention_steps.library import DecodeTensors, Device, DeviceError, Memory, Shape, StepLibrary
+from common.python.attention_steps.library import DecodeTensors, Shape, StepLibrary
+from plots.bench.device import Device, DeviceError, Graph, Memory
 from plots.bench.contestants import SEED, Contestant, to_16_bits
 from plots.bench.exact import Exact, HeadResult
 from plots.bench.turns import Plan, Stopwatch, measure, reason_of
@@ -269,8 +270,8 @@ class DecodeCall:
     def __call__(self) -> None:
         self.step.decode(self.shape, self.page_size, self.tensors)
 
-    def graph(self) -> Callable[[], None]:
-        return self.step.graph(self.shape, self.page_size, self.tensors)
+    def graph(self) -> Graph:
+        return Graph(self.step, self.shape, self.page_size, self.tensors)
 
     def contestant(self) -> Contestant:
         fields = {"step": self.step.name, "extra_bytes": self.bytes}

@@ -26,7 +26,8 @@ from pathlib import Path
 
 import numpy as np
 
-from common.python.attention_steps.library import Device, DeviceError, StepLibrary
+from common.python.attention_steps.library import StepLibrary
+from plots.bench.device import Device, DeviceError
 from plots.bench.backward import (
     BACKWARD_BASELINES,
     BackwardBaseline,

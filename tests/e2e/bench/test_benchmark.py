@@ -13,7 +13,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from common.python.attention_steps.library import Device, StepLibrary
+from common.python.attention_steps.library import StepLibrary
+from plots.bench.device import Device
 from plots.bench import builds, run
 from plots.bench.backward import BackwardInputs, ExactGradients
 from plots.bench.cases import DENSE, Case, all_cases, quick_cases

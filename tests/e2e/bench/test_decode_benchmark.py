@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from common.python.attention_steps.library import CACHE_16_BIT, CACHE_E4M3, CACHE_PAGES, Device, StepLibrary
+from common.python.attention_steps.library import StepLibrary
+from plots.bench.device import Device
 from plots.bench import decode as bench_decode
 from plots.bench import run
 from plots.bench.decode import (
@@ -34,6 +35,7 @@ ORIGIN = {"commit": "0123456789ab", "device": "NVIDIA H200"}
 STOPWATCH = {"flush_bytes": 8192, "is_asynchronous": False}
 SMALL = DecodeCase(2, 4, 2, "70", 64)
 FORMS = [SMALL, DecodeCase(3, 4, 2, "log:3-90", 64, page_size=16), DecodeCase(2, 8, 2, "50", 64, 4, kv_dtype="e4m3")]
+CACHE_16_BIT, CACHE_E4M3, CACHE_PAGES = 1, 2, 4  # bits of Step::caches (attention.h)
 
 
 @pytest.fixture(autouse=True)
