@@ -2,7 +2,9 @@
 
 import fcntl
 import os
+import shutil
 import subprocess
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -45,8 +47,6 @@ def built(*files: str, backend: str = "cpu") -> list[Path]:
     """Files of a build, up to date: those of an installed package are, and others are left to make."""
     folder = build_folder(backend)
     paths = [folder / file for file in files]
-    if is_installed():
-        _date_files()
     as_they_are = is_installed() or folder != root() / "build" / backend
     if not as_they_are or not all(path.exists() for path in paths):
         make(*(str(path.relative_to(root())) for path in paths), backend=backend)
@@ -63,15 +63,25 @@ def environment(backend: str = "cpu") -> dict[str, str]:
     return found
 
 
+def workshop(backend: str = "cpu") -> Path:
+    """The folder where make works. Raises BuildError if it cannot be written."""
+    folder = root() / "build" / backend
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise BuildError(f"{folder}: cannot be written; to compile kernels, install the package where you may write")
+    return folder
+
+
 def make(*words: str, backend: str = "cpu") -> str:
     """Calls make, one process at a time. Returns what it prints."""
+    if not shutil.which("make"):
+        raise BuildError("make not found. Install it: sudo apt-get install make g++")
     name, _, arch = backend.partition("-")
-    build = root() / "build" / backend
-    build.mkdir(parents=True, exist_ok=True)
-    if is_installed():
-        _date_files()
-    with open(build / "python.lock", "w") as lock:
+    with open(workshop(backend) / "python.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        if is_installed():
+            _date_files()
         done = subprocess.run(
             ["make", "--no-print-directory", f"-j{os.cpu_count()}", f"BACKEND={name}", *words]
             + ([f"ARCH={arch}"] if arch else []),
@@ -88,19 +98,15 @@ def make(*words: str, backend: str = "cpu") -> str:
     return done.stdout
 
 
-@cache
 def _date_files() -> None:
-    """pip gives all files the time of the installation, in no order: reports would not quote the sources, and make
-    would compile everything again. So what was built becomes younger than all sources, once."""
-    build = root() / "build" / "cpu"
-    if (done := build / "dated").exists():
+    """pip gives all files the time of the installation, in no order, and make would compile everything again. So what
+    was built becomes younger than all sources, once."""
+    if (done := root() / "dated").exists():
         return
     for path in root().rglob("*"):
         if path.is_file():
-            time = 1e9 + path.is_relative_to(build)
+            time = 1e9 + path.is_relative_to(root() / "build")
             os.utime(path, (time, time))
-    for program in (build / "rewrite_launches", *build.glob("step*")):
-        program.chmod(0o755)
     done.touch()
 
 
