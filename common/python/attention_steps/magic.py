@@ -1,12 +1,12 @@
 """Cells of a notebook that hold a changed kernel: %%step after=04, or an exercise: %%step exercise=ex05."""
 
 import html
+import linecache
 import re
 import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from . import gallery
@@ -16,6 +16,8 @@ from .steps import Step, build, step
 
 # What a cell is checked with, unless it names options: whole tiles; incomplete ones, masked, and grouped heads.
 CASES = ("-n 256", "-n 100 -k 133 -G 1 --mask causal")
+# What the compiler and the lab call a cell.
+CELL = "cell.cu"
 USAGE = "must begin with after=NN, the step that the cell changes, or exercise=exNN; options of the program may follow"
 
 
@@ -123,18 +125,17 @@ def _name(head: str) -> str:
     return words[-1] if words else ""
 
 
-def spliced(base: str, cell: str) -> tuple[str, Callable[[int], int]]:
-    """The base with the definitions of the cell in place of its own, and the line of the cell for a line of that, 0
-    for others. What the base does not define comes before the first that it does. A cell with a descriptor is a
-    whole file."""
+def spliced(base: str, cell: str, file: str) -> str:
+    """The base, the text of a file, with the definitions of the cell in place of its own. What the base does not
+    define comes before the first that it does. A cell with a descriptor is a whole file. Lines keep their numbers in
+    the cell and in the file."""
     if re.search(r"^const Step step = ", cell, re.MULTILINE):
-        return cell, lambda line: line
+        return f'#line 1 "{CELL}"\n{cell}'
     own, known = definitions(cell), definitions(base)
-    lines = [(text, 0) for text in base.split("\n")]
-    mine = [(text, number) for number, text in enumerate(cell.rstrip("\n").split("\n"), 1)]
+    lines, mine = base.split("\n"), cell.rstrip("\n").split("\n")
     places: dict[int, Definition] = {}
     inside = {number for item in own for number in range(item.first, item.end)}
-    fresh = [line for number, line in enumerate(mine) if line[0].startswith("#") and number not in inside]
+    fresh = [line for number, line in enumerate(mine) if line.startswith("#") and number not in inside]
     for item in own:
         same = [other for other in known if other.head == item.head]
         same = same or [other for other in known if other.name == item.name]
@@ -143,15 +144,14 @@ def spliced(base: str, cell: str) -> tuple[str, Callable[[int], int]]:
         if same:
             places[known.index(same[0])] = item
         else:
-            fresh += mine[item.first : item.end]
+            fresh += [f'#line {item.first + 1} "{CELL}"', *mine[item.first : item.end]]
     if not places:
-        names = ", ".join(item.name for item in known)
-        raise StepError(f"the cell defines nothing that the step has: {names}")
+        raise StepError(f"the cell defines nothing that the step has: {', '.join(item.name for item in known)}")
     for at in sorted(places, reverse=True):
-        item = places[at]
-        before = fresh if at == min(places) else []
-        lines[known[at].first : known[at].end] = before + mine[item.first : item.end]
-    return "\n".join(text for text, _ in lines), lambda line: lines[line - 1][1] if 0 < line <= len(lines) else 0
+        old, new = known[at], places[at]
+        text = [f'#line {new.first + 1} "{CELL}"', *mine[new.first : new.end], f'#line {old.end + 1} "{file}"']
+        lines[old.first : old.end] = (fresh if at == min(places) else []) + text
+    return "\n".join([f'#line 1 "{file}"', *lines])
 
 
 # --- What a cell shows ----------------------------------------------------------------------------------
@@ -166,11 +166,6 @@ class Changed:
     base: Lab
     options: str
     cell: str
-    number_of: Callable[[int], int]
-
-    @property
-    def file(self) -> str:
-        return self.own.program.with_suffix(".cu").name
 
     def differences(self) -> str:
         """The counts that changed, a line each."""
@@ -178,48 +173,31 @@ class Changed:
         return "\n".join(f"{name:28} {before:>12} -> {after}" for name, (before, after) in changes.items())
 
     def __str__(self) -> str:
-        return "\n".join(
-            filter(
-                None,
-                [
-                    f"{self.lab.verdict()} ({self.options})",
-                    self.lab.why.rstrip(),
-                    *(in_cell(str(problem), self.own.source, self.number_of) for problem in self.lab.findings),
-                    self.differences() or f"all counts are those of {self.base.step}",
-                ],
-            )
-        )
+        said = f"{self.lab.verdict()} ({self.options})", self.lab.why.rstrip(), *map(str, self.lab.findings)
+        changes = self.differences() or f"all counts are those of {self.base.step}"
+        return "\n".join(filter(None, (*said, changes)))
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        text = html.escape(str(self))
-        return f"<pre>{text}</pre>{self.lab.annotated(self.cell, self.file, self.number_of)}"
-
-
-def in_cell(text: str, source: str, number_of: Callable[[int], int]) -> str:
-    """Names the lines of a file that a cell became part of by those of the cell, or shows those of the step."""
-
-    def place(match: re.Match) -> str:
-        line = int(match[1])
-        return f"cell:{number}" if (number := number_of(line)) else f"`{source.splitlines()[line - 1].strip()}`"
-
-    return re.sub(r"\S*/cell_\w+\.cu:(\d+)", place, text)
+        return f"<pre>{html.escape(str(self))}</pre>{self.lab.annotated(self.cell, CELL)}"
 
 
 def changed(name: str, cell: str, options: str = "") -> Changed:
     """Builds a cell on a step, runs it with the options, or with CASES until one shows something, and compares its
     counts with those of the step."""
     base = step(name)
-    text, number_of = spliced(source_of(name), cell)
+    lines = cell.splitlines(True)
+    linecache.cache[str(gallery.root() / CELL)] = len(cell), None, lines, CELL  # where reports find its text
     try:
-        own = build(f"cell_{name}.cu", text)
+        own = build(f"cell_{name}.cu", spliced(base.source, cell, str(base.path.relative_to(gallery.root()))))
     except BuildError as error:
-        raise BuildError(in_cell(str(error), text, number_of)) from None
+        at = re.match(rf"{CELL}:(\d+):", str(error))
+        raise BuildError(f"{error}\n{lines[int(at[1]) - 1].rstrip()}" if at else str(error)) from None
     dims = base.facts["head_dims"]
     dim = "" if dims == "any" or 64 in dims else f" -d {dims[-1]}"
     for case in [options] if options.strip() else [f"{case}{dim}" for case in CASES]:
         lab = own.lab(case)
         if not lab.right or lab.findings:
             break
-    return Changed(own, lab, base.lab(case), " ".join(shlex.split(case)), cell, number_of)
+    return Changed(own, lab, base.lab(case), " ".join(shlex.split(case)), cell)

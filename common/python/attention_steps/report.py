@@ -1,12 +1,12 @@
 """What the lab counted and found in a run, as objects that print, plot and become tables."""
 
 import html
+import linecache
 import re
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .gallery import StepError
+from .gallery import StepError, root
 
 VERDICTS = {True: "RIGHT", False: "WRONG", None: "NOT CHECKED"}
 MAP = re.compile(r" +(Map:|-?\d+,-?\d+ +\||\. right|L only)")
@@ -35,6 +35,11 @@ class Counts(dict):
     def conflicts(self) -> int:
         """Wavefronts that bank conflicts cause."""
         return self._sum("_conflicts")
+
+
+def _source(record: dict) -> str:
+    """The text of a line. An installed program does not find its sources itself."""
+    return record["source"] or linecache.getline(str(root() / record["file"]), record["line"]).strip()
 
 
 def _counts(record: dict, besides: tuple[str, ...]) -> Counts:
@@ -114,7 +119,7 @@ class Lab:
         if not kinds["run"]:
             raise StepError(why.strip() or text.strip() or "the program wrote no report")
         besides = ("line", "launches", "blocks", "batch", "heads", "kv_heads", "seqlen", "seqlen_kv", "head_dim")
-        lines = [Line(r["file"], r["line"], r["source"] or "", r["kernel"], _counts(r, besides)) for r in kinds["line"]]
+        lines = [Line(r["file"], r["line"], _source(r), r["kernel"], _counts(r, besides)) for r in kinds["line"]]
         lines.sort(key=lambda line: (line.counts.sectors, line.counts.wavefronts), reverse=True)
         return cls(
             kinds["run"][0]["step"],
@@ -204,21 +209,20 @@ class Lab:
             if other.counts[name] != self.counts[name] and "_most_" not in name and name not in ("findings", "notes")
         }
 
-    def annotated(self, source: str, file: str, number_of: Callable[[int], int] = lambda line: line) -> str:
-        """HTML of a source: counts and findings beside the lines where they happened. `number_of` gives the line of
-        `source` for a line of the file, 0 if it has none."""
+    def annotated(self, source: str, file: str) -> str:
+        """HTML of a source, the text of this file: counts and findings beside the lines where they happened."""
         counts: dict[int, Counts] = {}
         for line in self.lines:
             if line.file.endswith(file):
-                at = counts.setdefault(number_of(line.line), Counts())
+                at = counts.setdefault(line.line, Counts())
                 for name, n in line.counts.items():
                     at[name] += n
         said: dict[int, list[str]] = {}
         for problem in self.findings:
             for place in (problem.place, *re.findall(r"\S+:\d+", problem.calls)):
                 path, _, number = place.rpartition(":")
-                if path.endswith(file) and (at := number_of(int(number))):
-                    said.setdefault(at, []).append(problem.what)
+                if path.endswith(file):
+                    said.setdefault(int(number), []).append(problem.what)
                     break
         rows = []
         for number, text in enumerate(source.splitlines(), 1):
