@@ -1,6 +1,7 @@
 """Builds the package attention_steps: the sources of the gallery, and what make builds of them for the simulator."""
 
 import os
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -28,7 +29,7 @@ class BuildGallery(build_py):
             else:
                 shutil.copy2(source, target)
         # Reports name files by paths below the folder of the Makefile, wherever that will be.
-        compiler = f"{os.environ.get('CXX', 'g++')} -fdebug-prefix-map={gallery}=."
+        compiler = f"{os.environ.get('CXX', 'g++')} {shlex.quote(f'-fdebug-prefix-map={gallery}=.')}"
         (gallery / "compiler").write_text(compiler)
         names = sorted({path.name.split("_")[0] for path in (gallery / "steps").glob("step*_*.cu")})
         targets = [f"build/cpu/{name}" for name in names]
