@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import inspect
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from .report import Lab
 EXAMINED = "races,bounds,init,alignment,blocks,traffic,banks,counts"
 # Most problems are so small that threads that wait actively would only be in the way.
 ENVIRONMENT = {"OMP_WAIT_POLICY": "passive"}
+FILES = {"d_o": "do"}  # of arrays, if they have other names
 
 
 @functools.cache
@@ -99,17 +101,22 @@ class Step:
         lengths: Sequence[int] | None = None,
         page_table: np.ndarray | None = None,
         kv_dtype: str | None = None,
+        k_scales: np.ndarray | None = None,
+        v_scales: np.ndarray | None = None,
     ) -> tuple[np.ndarray, ...]:
         """O and LSE; of a backward step dQ, dK and dV for a given dO.
 
-        `scale` is 1/sqrt(D) unless given. A backward step computes O and LSE by a forward step unless it gets both. A decode step takes `lengths`, the keys of each sequence, and perhaps
-        `page_table`, [B, pages of the longest sequence], with k and v in pages, [pages, page size, Hkv, D], and
-        `kv_dtype="e4m3"` for a cache that is stored so. Raises StepError with one line that says what would be right.
+        `scale` is 1/sqrt(D) unless given. A backward step computes O and LSE by a forward step unless it gets both. A
+        decode step takes `lengths`, the keys of each sequence, and perhaps `page_table`, [B, pages of the longest
+        sequence], with k and v in pages, [pages, page size, Hkv, D]. With `kv_dtype="e4m3"` it stores the cache so;
+        or k and v are uint8, the bits, with `k_scales` and `v_scales`, [B, Hkv]. Raises StepError with one line that
+        says what would be right.
         """
-        given = {"mask": mask, "scale": scale, "dtype": dtype, "kv_dtype": kv_dtype}
+        given = locals()
         with tempfile.TemporaryDirectory() as folder:
-            words = self._problem(folder, q, k, v, d_o, o, lse, lengths=lengths, page_table=page_table, **given)
-            self._run(*words, "--check=none", "--repeat=0", f"--output={folder}/out", folder=folder)
+            self._run(
+                *self._words(folder, given), "--check=none", "--repeat=0", f"--output={folder}/out", folder=folder
+            )
             names = ("o", "lse") if d_o is None else ("dq", "dk", "dv")
             found = [np.load(f"{folder}/out/{name}.npy") for name in names]
         if np.ndim(q) == 3:
@@ -120,8 +127,10 @@ class Step:
         """Runs the step's program on what a call takes, compares the answer with the reference, and examines the
         kernel. In place of arrays, there may be options of the program, such as `"-n 100 --mask causal"`."""
         with tempfile.TemporaryDirectory() as folder:
-            by_options = not arrays or isinstance(arrays[0], str)
-            words = shlex.split(" ".join(arrays)) if by_options else self._problem(folder, *arrays, **problem)
+            if not arrays or isinstance(arrays[0], str):
+                words = shlex.split(" ".join(arrays))
+            else:
+                words = self._words(folder, inspect.signature(self.__call__).bind(*arrays, **problem).arguments)
             report, record = Path(folder, "lab.jsonl"), Path(folder, "record.jsonl")
             words += ["--repeat=0", f"--report=json:{report},{EXAMINED}", f"--json={record}"]
             done = self._run(*words, folder=folder, right=(0, 1))
@@ -129,39 +138,21 @@ class Step:
             lab = [json.loads(_below_root(line)) for line in lines]
             return Lab.of(lab, json.loads(first[0]) if first else {}, done.stderr, _below_root(done.stdout))
 
-    def _problem(
-        self,
-        folder: str,
-        q,
-        k,
-        v,
-        d_o=None,
-        o=None,
-        lse=None,
-        *,
-        mask=None,
-        scale=None,
-        dtype=None,
-        kv_dtype=None,
-        **cache,
-    ):
-        """The words of the command line for a call, whose arrays become files in a folder. The program checks them."""
-        kind, more = self.facts["kind"], {"do": d_o, "o": o, "lse": lse, **cache}
-        for name, x, wanted in (("d_o", d_o, "backward"), ("lengths", cache.get("lengths"), "decode")):
-            if (x is None) == (kind == wanted):
-                raise StepError(f"{self.name} {'needs' if x is None else 'takes no'} {name}")
-        arrays = {"q": q, "k": k, "v": v} | {name: x for name, x in more.items() if x is not None}
-        words = [f"--input={folder}"]
-        if isinstance(mask, str):
-            words.append(f"--mask={mask}")
-        elif mask is not None:
-            arrays["mask"] = mask
-            words.append(f"--mask={folder}/mask.npy")
-        for name, x in arrays.items():
-            np.save(Path(folder, name), _as_file(name, np.asarray(x)))
-        own = "bf16" if _is_bf16(np.asarray(q)) else "fp16"
-        given = {"out-dtype" if self.facts["fp8"] else "dtype": dtype or own, "scale": scale, "kv-dtype": kv_dtype}
-        return words + [f"--{name}={x}" for name, x in given.items() if x is not None]
+    def _words(self, folder: str, arguments: dict) -> list[str]:
+        """The words of the command line for the arguments of a call, whose arrays become files in a folder. The
+        program checks them."""
+        given = {name: x for name, x in arguments.items() if (x is not None or name in "qkv") and name != "self"}
+        for name, kind in (("d_o", "backward"), ("lengths", "decode")):
+            if (name in given) != (self.facts["kind"] == kind):
+                raise StepError(f"{self.name} {'takes no' if name in given else 'needs'} {name}")
+        given.setdefault("dtype", "bf16" if _is_bf16(np.asarray(given.get("q"))) else "fp16")
+        options = {"scale": "scale", "dtype": "out-dtype" if self.facts["fp8"] else "dtype", "kv_dtype": "kv-dtype"}
+        words = [f"--input={folder}", *(f"--{options[name]}={given.pop(name)}" for name in options if name in given)]
+        if "mask" in given:
+            words.append(f"--mask={given.pop('mask') if isinstance(given['mask'], str) else f'{folder}/mask.npy'}")
+        for name, x in given.items():
+            np.save(Path(folder, FILES.get(name, name)), _as_file(name, np.asarray(x)))
+        return words
 
     def _run(self, *words: str, right: Sequence[int] = (0,), folder: str = "") -> subprocess.CompletedProcess:
         """Runs the program. Raises StepError with its last line, where arrays have the names of their files in the

@@ -8,7 +8,7 @@ import pytest
 from common.python import attention_steps
 from common.python.attention_steps import StepError
 from tests.lib.decode import DecodeProblem, drawn_table, pages_of
-from tests.lib.reference import mistakes
+from tests.lib.reference import mistakes, to_e4m3
 from tests.lib.steps import source_of, step_names
 
 P = DecodeProblem(batch=3, heads=4, kv_heads=2, head_dim=64, lengths=(70, 1, 33))
@@ -48,6 +48,18 @@ def test_pages(step: attention_steps.Step) -> None:
     assert all((a == b).all() for a, b in zip(found, expected, strict=True))
     report = step.lab(q, k, v, lengths=p.lengths, page_table=table)
     assert report.right and report.findings == []
+
+
+def test_a_cache_in_e4m3() -> None:
+    name = next(name for name in step_names("decode") if "e4m3" in attention_steps.step(name).facts["kv_dtypes"])
+    called, p = attention_steps.step(name), replace(P, lengths=(70, 70, 70))
+    q, k, v = p.drawn()
+    (k_bits, k_scales), (v_bits, v_scales) = (to_e4m3(x, p.kv_heads) for x in (k, v))
+    expected = called(q, k, v, lengths=p.lengths, kv_dtype="e4m3")
+    found = called(q, k_bits, v_bits, lengths=p.lengths, k_scales=k_scales, v_scales=v_scales)
+    assert all((a == b).all() for a, b in zip(found, expected, strict=True))
+    with pytest.raises(StepError, match="k_scales: cannot open"):
+        called(q, k_bits, v_bits, lengths=p.lengths)
 
 
 def test_refusals(step: attention_steps.Step) -> None:
