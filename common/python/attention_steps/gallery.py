@@ -55,10 +55,12 @@ def built(*files: str, backend: str = "cpu") -> list[Path]:
 
 def environment(backend: str = "cpu") -> dict[str, str]:
     """For make: it is called by nobody else, and compiles nothing again because of another commit or compiler."""
+    workshop(backend)
     found = os.environ | {"MAKEFLAGS": "", "MAKELEVEL": "0", "WERROR": "0"}  # an unfinished kernel may have warnings
     if (commit := root() / "build" / backend / "commit.h").exists():
         found["COMMIT"] = commit.read_text().split('"')[1]
     if is_installed():
+        _date_files()
         found["CXX"] = (root() / "compiler").read_text()
     return found
 
@@ -80,8 +82,6 @@ def make(*words: str, backend: str = "cpu") -> str:
     name, _, arch = backend.partition("-")
     with open(workshop(backend) / "python.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if is_installed():
-            _date_files()
         done = subprocess.run(
             ["make", "--no-print-directory", f"-j{os.cpu_count()}", f"BACKEND={name}", *words]
             + ([f"ARCH={arch}"] if arch else []),

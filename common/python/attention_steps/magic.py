@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 
 from . import gallery
@@ -15,9 +16,12 @@ from .report import Lab
 from .steps import Step, build, step
 
 # What a cell is checked with, unless it names options: whole tiles; incomplete ones, masked, and grouped heads.
-CASES = ("-n 256", "-n 100 -k 133 -G 1 --mask causal")
+CASES = ("-n 256 -H 1", "-n 100 -k 133 -G 1 --mask causal")
+DECODE_CASES = ("-k 256", "-b 2 -n 3 -H 4 -G 2 --lengths 133,70")
+LIMIT = "--time-limit=30"  # seconds, of a kernel that never ends
 # What the compiler and the lab call a cell.
 CELL = "cell.cu"
+IS_STEP = re.compile(r"^const Step step = ", re.MULTILINE)
 USAGE = "must begin with after=NN, the step that the cell changes, or exercise=exNN; options of the program may follow"
 
 
@@ -32,7 +36,9 @@ def source_magic(shell: object, line: str) -> None:
     or structure, and %step_source ex05 with the file that an exercise starts from."""
     name, *wanted = line.split() or [""]
     if name.startswith(("ex", "broken")):
-        shell.set_next_input(f"%%step exercise={name}\n{_classroom('start', name)}")
+        text = _classroom("start", name)
+        print(next((gallery.root() / "steps/exercises").glob(f"{name}_*.md")).read_text())
+        shell.set_next_input(f"%%step exercise={name}\n{text}")
         return
     text = source_of(name)
     for part in wanted:
@@ -52,6 +58,10 @@ def cell_magic(line: str, cell: str) -> object:
             file.write(cell)
             file.flush()
             print(_classroom("check", name, file.name), end="")
+        if not IS_STEP.search(cell):  # a program of chapter 0
+            return None
+        with suppress(BuildError):  # which the check has told
+            return examined(name, cell, as_file(cell))
         return None
     if kind != "after" or not name:
         raise StepError(f"%%step {line}: {USAGE}")
@@ -125,12 +135,16 @@ def _name(head: str) -> str:
     return words[-1] if words else ""
 
 
+def as_file(cell: str) -> str:
+    return f'#line 1 "{CELL}"\n{cell}'
+
+
 def spliced(base: str, cell: str, file: str) -> str:
     """The base, the text of a file, with the definitions of the cell in place of its own. What the base does not
     define comes before the first that it does. A cell with a descriptor is a whole file. Lines keep their numbers in
     the cell and in the file."""
-    if re.search(r"^const Step step = ", cell, re.MULTILINE):
-        return f'#line 1 "{CELL}"\n{cell}'
+    if IS_STEP.search(cell):
+        return as_file(cell)
     own, known = definitions(cell), definitions(base)
     lines, mine = base.split("\n"), cell.rstrip("\n").split("\n")
     places: dict[int, Definition] = {}
@@ -158,12 +172,12 @@ def spliced(base: str, cell: str, file: str) -> str:
 
 
 @dataclass
-class Changed:
-    """A changed step: `own` is the Step, `lab` what its run showed, `base` the same of the step that it changes."""
+class Examined:
+    """A cell: `own` is its Step, `lab` what a run of it showed, and `base` the same of the step that it changes."""
 
     own: Step
     lab: Lab
-    base: Lab
+    base: Lab | None
     options: str
     cell: str
 
@@ -174,7 +188,7 @@ class Changed:
 
     def __str__(self) -> str:
         said = f"{self.lab.verdict()} ({self.options})", self.lab.why.rstrip(), *map(str, self.lab.findings)
-        changes = self.differences() or f"all counts are those of {self.base.step}"
+        changes = self.base and (self.differences() or f"all counts are those of {self.base.step}")
         return "\n".join(filter(None, (*said, changes)))
 
     __repr__ = __str__
@@ -183,21 +197,27 @@ class Changed:
         return f"<pre>{html.escape(str(self))}</pre>{self.lab.annotated(self.cell, CELL)}"
 
 
-def changed(name: str, cell: str, options: str = "") -> Changed:
-    """Builds a cell on a step, runs it with the options, or with CASES until one shows something, and compares its
-    counts with those of the step."""
-    base = step(name)
+def examined(name: str, cell: str, text: str, options: str = "", base: Step | None = None) -> Examined:
+    """Builds a cell, which became this text, and runs it with the options, or with CASES until one shows something."""
     lines = cell.splitlines(True)
     linecache.cache[str(gallery.root() / CELL)] = len(cell), None, lines, CELL  # where reports find its text
     try:
-        own = build(f"cell_{name}.cu", spliced(base.source, cell, str(base.path.relative_to(gallery.root()))))
+        own = build(f"cell_{name}.cu", text)
     except BuildError as error:
         at = re.match(rf"{CELL}:(\d+):", str(error))
         raise BuildError(f"{error}\n{lines[int(at[1]) - 1].rstrip()}" if at else str(error)) from None
-    dims = base.facts["head_dims"]
+    dims = own.facts["head_dims"]
     dim = "" if dims == "any" or 64 in dims else f" -d {dims[-1]}"
-    for case in [options] if options.strip() else [f"{case}{dim}" for case in CASES]:
-        lab = own.lab(case)
+    cases = DECODE_CASES if own.facts["kind"] == "decode" else CASES
+    for case in [options] if options.strip() else [case + dim for case in cases]:
+        lab = own.lab(LIMIT, case)
         if not lab.right or lab.findings:
             break
-    return Changed(own, lab, base.lab(case), " ".join(shlex.split(case)), cell)
+    return Examined(own, lab, base and base.lab(LIMIT, case), " ".join(shlex.split(case)), cell)
+
+
+def changed(name: str, cell: str, options: str = "") -> Examined:
+    """A cell that changes a step; its counts are compared with those of the step."""
+    base = step(name)
+    file = str(base.path.relative_to(gallery.root()))
+    return examined(name, cell, spliced(base.source, cell, file), options, base)

@@ -37,8 +37,9 @@ def build(path: str | Path, text: str | None = None) -> "Step":
     """A step of your own, from a file that declares the descriptor `step`, or from this `text` of one. The file may
     include what a step may. It is compiled once, so that the lab can watch it. Raises BuildError with the compiler's
     first error."""
-    path = Path(path)
-    text = path.read_text() if text is None else text
+    path = Path(path).absolute()
+    if own := text is None:
+        text = f'#line 1 "{path}"\n{path.read_text()}'
     stem = re.sub(r"\W", "_", path.stem) + "_" + hashlib.sha256(text.encode()).hexdigest()[:10]
     made = gallery.workshop() / "exercises/made"
     made.mkdir(parents=True, exist_ok=True)
@@ -49,9 +50,9 @@ def build(path: str | Path, text: str | None = None) -> "Step":
         os.replace(part.name, copy)  # another process never sees a part of it
     program = made / stem
     gallery.make(str(program.relative_to(gallery.root())))
-    own = Step(path.stem, copy)
-    own.program = program
-    return own
+    made = Step(path.stem, path if own else copy)
+    made.program = program
+    return made
 
 
 class Step:
@@ -163,7 +164,8 @@ class Step:
         )
         if done.returncode not in right:
             said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()
-            raise StepError(re.sub(rf"{re.escape(folder)}/(\w+)\.npy" if folder else "$^", r"\1", said[-1]))
+            line = said[-1].replace(f"{self.program.name}: ", f"{self.name}: ", 1)
+            raise StepError(re.sub(rf"{re.escape(folder)}/(\w+)\.npy" if folder else "$^", r"\1", line))
         return done
 
 
@@ -188,6 +190,8 @@ def _like(q: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def _below_root(text: str) -> str:
-    """Names the files of the gallery by their paths in it; kernels of one's own find headers by a link."""
-    text = re.sub(r"(?<![\w.])\./(?=\w)", "", text.replace(f"{gallery.root()}/", ""))
+    """Names the files of the gallery by their paths in it, and one's own by those below the folder where one is;
+    kernels of one's own find headers by a link."""
+    text = text.replace(f"{gallery.root()}/", "").replace(f"{Path.cwd()}/", "")
+    text = re.sub(r"(?<![\w.])\./(?=\w)", "", text)
     return text.replace("build/cpu/exercises/include/", "common/")

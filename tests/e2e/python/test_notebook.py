@@ -76,6 +76,18 @@ def test_a_changed_kernel_is_checked_examined_and_compared() -> None:
     assert "barriers" in wrong.differences()
 
 
+@pytest.mark.parametrize("kind", ["backward", "decode"])
+def test_cells_of_each_kind_have_cases_of_their_own(kind: str) -> None:
+    step = step_names(kind)[1].removeprefix("step")  # the first backward step is slow
+    assert "RIGHT, 0 findings" in str(magic.cell_magic(f"after={step}", magic.source_of(step)))
+
+
+def test_a_cell_of_an_exercise_is_examined(capsys: pytest.CaptureFixture) -> None:
+    shown = magic.cell_magic("exercise=broken18", magic._classroom("start", "broken18"))
+    assert "points: broken18" in capsys.readouterr().out
+    assert "the launch ended early" in str(shown) and "background" in shown._repr_html_()
+
+
 def test_what_does_not_compile_names_the_line_of_the_cell() -> None:
     kernel = part(TILED, "attention_kernel").replace(BARRIER, BARRIER.replace(";", "", 1))
     line = kernel[: kernel.index("__syncthreads()  //")].count("\n") + 1

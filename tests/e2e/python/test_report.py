@@ -86,7 +86,8 @@ def test_findings_of_a_kernel_of_ones_own(racing: attention_steps.Step) -> None:
     assert found.right is False and "rows wrong" in found.text and "|" in found.map()
     assert {problem.what.partition(":")[0] for problem in found.findings} == {"shared memory race"}
     assert all(0 < problem.line <= len(lines) for problem in found.findings)
-    html = found.annotated(racing.source, racing.program.with_suffix(".cu").name)
+    assert all(problem.place.startswith(f"{racing.path}:") for problem in found.findings)
+    html = found.annotated(racing.source, racing.path.name)
     assert html.count("<tr") == len(lines) + 1 and "shared memory race" in html
     right = attention_steps.step(TILED).lab(*INPUTS)
     assert found.compare(right)["barriers"][0] > found.compare(right)["barriers"][1]
@@ -102,8 +103,22 @@ def test_a_kernel_of_ones_own_is_called_as_others(tmp_path: Path) -> None:
 
 
 def test_what_does_not_compile_says_where(tmp_path: Path) -> None:
-    (tmp_path / "mine.cu").write_text('#include "attention.h"\nint x = y;\n')
-    with pytest.raises(BuildError, match=r"mine_\w+.cu:2:9: error: 'y' was not declared|mine_\w+.cu:2:9: .*error"):
+    (tmp_path / "my step.cu").write_text('#include "attention.h"\nint x = y;\n')
+    with pytest.raises(BuildError, match=r"/my step.cu:2:9: error: ") as refused:
+        attention_steps.build(tmp_path / "my step.cu")
+    assert "int x = y;" in str(refused.value)
+
+
+def test_where_nothing_can_be_compiled_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.cu").write_text("int x;")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(
+        BuildError, match="no-such-compiler not found. Install it: sudo apt-get install g[+][+]"
+    ) as refused:
+        attention_steps.build(tmp_path / "mine.cu")
+    assert "\n" not in str(refused.value)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BuildError, match="^make not found. Install it: sudo apt-get install make g[+][+]$"):
         attention_steps.build(tmp_path / "mine.cu")
 
 
