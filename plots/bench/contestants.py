@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from common.python.attention_steps.library import BlockMask, StepLibrary, block_mask, span_mask
-from plots.bench.device import Device, Memory, ceiling
+from common.python.attention_steps.library import BlockMask, block_mask, span_mask
 from plots.bench.cases import DENSE, MASK_BLOCK, Case
+from plots.bench.device import Device, Memory, StepLibrary
 from plots.bench.exact import HeadResult
 from plots.bench.turns import reason_of
 from tests.lib import masks
@@ -221,7 +221,7 @@ class StepCall:
 
     def contestant(self, entries: int) -> Contestant:
         """The pass as a Contestant; `entries` is the number of unmasked entries in all heads."""
-        name, traffic = ceiling(self.step, self.shape, self.more.get("mask"))
+        name, traffic = self.step.ceiling(self.shape, self.more.get("mask"))
         must_move = sum(memory.size for memory in self.tensors()) + traffic * entries
         fields = {
             "step": self.step.name,

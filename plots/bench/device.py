@@ -1,38 +1,96 @@
-"""The device, as the benchmark needs it: memory, a timer and graphs, by the CUDA runtime in the library of a step
-(library.c)."""
+"""Steps and their device, as the benchmark needs them: passes, memory, a timer and graphs, by the library of a step
+and the CUDA runtime in it (library.c)."""
 
 import contextlib
 import ctypes
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
-from common.python.attention_steps.library import BlockMask, DecodeTensors, Shape, StepLibrary, raise_if
+from common.python.attention_steps import library
+from common.python.attention_steps.library import BackwardTensors, BlockMask, DecodeTensors, Shape
 
 # The names of Ceiling (attention.h) in records.
 CEILINGS = ("device memory copy", "fp32 FFMA", "mma.sync", "wgmma", "wgmma e4m3")
 
 
-def ceiling(step: StepLibrary, shape: Shape, mask: BlockMask | None) -> tuple[str, int]:
-    """The step's ceiling, and the bytes of S and P in device memory per unmasked entry."""
-    number, traffic = ctypes.c_int(), ctypes.c_int()
-    raise_if(step.library.step_describe(shape.as_c(), mask, ctypes.byref(number), ctypes.byref(traffic)))
-    return CEILINGS[number.value], traffic.value
+class StepLibrary(library.StepLibrary):
+    """A step, its passes, and what it says of itself."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.takes_block_masks, self.takes_spans, self.takes_e4m3, self.is_backward = map(
+            self._says, ("takes_block_masks", "takes_spans", "takes_e4m3", "is_backward")
+        )
+        caches = getattr(self.library, "step_caches", None)
+        self.caches: int = caches() if caches else 0  # 0: it is no decode step
+        self.kind = "backward" if self.is_backward else "decode" if self.caches else "forward"
+
+    def _says(self, what: str) -> bool:
+        if function := getattr(self.library, f"step_{what}", None):  # older builds have none
+            function.restype = ctypes.c_bool
+        return bool(function and function())
+
+    def ceiling(self, shape: Shape, mask: BlockMask | None) -> tuple[str, int]:
+        """The step's ceiling, and the bytes of S and P in device memory per unmasked entry."""
+        number, traffic = ctypes.c_int(), ctypes.c_int()
+        self.library.step_describe(shape, mask, ctypes.byref(number), ctypes.byref(traffic))
+        return CEILINGS[number.value], traffic.value
+
+    def forward(
+        self,
+        shape: Shape,
+        q: int,
+        k: int,
+        v: int,
+        o: int,
+        lse: int,
+        *,
+        mask: BlockMask | None = None,
+        prepared: int | None = None,
+        workspace: int | None = None,
+        workspace_bytes: int = 0,
+        scales: Sequence[int | None] = (None, None, None),
+    ) -> None:
+        """Enqueues a forward pass; the pointers are addresses of device tensors.
+
+        `mask` and `prepared` are those of prepare(), for a step that takes block masks;
+        `workspace` is the address of `workspace_bytes` bytes; `scales` are of q, k and v in e4m3.
+        """
+        settings = shape, mask, prepared, workspace, workspace_bytes
+        self.library.step_forward(*settings, q, k, v, o, lse, None, *scales)
+
+    def backward(self, shape: Shape, tensors: BackwardTensors, workspace_bytes: int = 0) -> None:
+        """Enqueues a backward pass."""
+        self.library.step_backward(shape, tensors, workspace_bytes, None)
+
+    def schedule(self, shape: Shape, page_size: int, tensors: DecodeTensors) -> None:
+        """Enqueues what a batch of lengths needs once."""
+        self.library.step_schedule(shape, page_size, tensors)
+
+    def decode(self, shape: Shape, page_size: int, tensors: DecodeTensors) -> None:
+        """Enqueues a decode pass."""
+        self.library.step_decode(shape, page_size, tensors)
+
+    def graph(self, shape: Shape, page_size: int, tensors: DecodeTensors) -> "Graph":
+        """A CUDA graph of a decode pass."""
+        made = ctypes.c_void_p()
+        self.library.step_graph(shape, page_size, tensors, ctypes.byref(made))
+        return Graph(self, made)
 
 
 class Graph:
-    """A CUDA graph of a decode pass; a call enqueues a replay."""
+    """A graph of a step; a call enqueues a replay."""
 
-    def __init__(self, step: StepLibrary, shape: Shape, page_size: int, tensors: DecodeTensors) -> None:
-        self._library, self._made = step.library, ctypes.c_void_p()
-        raise_if(self._library.step_graph(shape.as_c(), page_size, tensors, ctypes.byref(self._made)))
-        for name in ("device_replay", "device_free_graph"):
-            getattr(self._library, name).restype = ctypes.c_char_p
+    def __init__(self, step: StepLibrary, made: ctypes.c_void_p) -> None:
+        self._device, self._made = Device(step), made
 
     def __call__(self) -> None:
-        raise_if(self._library.device_replay(self._made))
+        self._device.call("device_replay", self._made)
 
     def __del__(self) -> None:
-        self._library.device_free_graph(self._made)
+        self._device.call("device_free_graph", self._made)
 
 
 class DeviceError(Exception):

@@ -2,48 +2,28 @@
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
 from pathlib import Path
+
+from .gallery import StepError
 
 # The files of a block mask, in the order of its tensors.
 MASK_FILES = ("kv_num_blocks", "kv_indices", "block_mask_types", "partial_block_mask_indices", "partial_block_masks")
 
 
-class _CShape(ctypes.Structure):
-    """Shape in library.c."""
+class Shape(ctypes.Structure):
+    """Shape in library.c, the problem. `causal` is for steps without block masks; `strides` are those of batch, head
+    and row of Q, K, V and O one after the other, none if all are compact."""
 
     _fields_ = [
-        *((name, ctypes.c_int) for name in ("batch", "q_heads", "kv_heads", "q_len", "kv_len", "head_dim")),
-        ("bf16", ctypes.c_bool),
-        ("causal", ctypes.c_bool),
-        ("e4m3", ctypes.c_bool),
+        *((name, ctypes.c_int) for name in ("batch", "heads", "kv_heads", "seqlen", "seqlen_kv", "head_dim")),
+        *((name, ctypes.c_bool) for name in ("bf16", "causal", "e4m3")),
         ("scale", ctypes.c_float),
         ("strides", 12 * ctypes.c_int64),
     ]
 
-
-@dataclass(frozen=True)
-class Shape:
-    """The problem. `causal` is for steps without block masks; `factor` is that of Q K^T, 0 for 1/sqrt(head_dim);
-    `strides` are those of batch, head and row of Q, K, V and O one after the other, none if all are compact."""
-
-    batch: int
-    heads: int
-    kv_heads: int
-    seqlen: int
-    seqlen_kv: int
-    head_dim: int
-    bf16: bool
-    causal: bool
-    e4m3: bool = False
-    factor: float = 0.0
-    strides: tuple[int, ...] = ()
-
-    def scale(self) -> float:
-        return self.factor or self.head_dim**-0.5
-
-    def as_c(self) -> _CShape:
-        return _CShape(*astuple(self)[:9], self.scale(), self.strides)
+    def __init__(self, *sizes: int, e4m3: bool = False, scale: float = 0.0, strides: tuple[int, ...] = ()) -> None:
+        """`sizes` end with bf16 and causal; `scale` is 1/sqrt(head_dim) unless given."""
+        super().__init__(*sizes, e4m3, scale or sizes[5] ** -0.5, strides)
 
 
 class BlockMask(ctypes.Structure):
@@ -112,12 +92,12 @@ class DecodeTensors(ctypes.Structure):
 
 
 class StepLibrary:
-    """A step; `library` is its ctypes library. Raises ValueError for unsupported problems."""
+    """A step; `library` has its functions. They raise StepError for problems that the step does not take."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, path.stem.removeprefix("lib")
         self.library = ctypes.CDLL(str(path))
-        shape, mask, address = (ctypes.POINTER(_CShape), ctypes.POINTER(BlockMask), ctypes.c_void_p)
+        shape, mask, address = (ctypes.POINTER(Shape), ctypes.POINTER(BlockMask), ctypes.c_void_p)
         backward, decode = ctypes.POINTER(BackwardTensors), ctypes.POINTER(DecodeTensors)
         size, number = ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_int)
         for name, types in {
@@ -132,82 +112,29 @@ class StepLibrary:
             "step_graph": [shape, ctypes.c_int, decode, ctypes.POINTER(address)],
         }.items():
             if function := getattr(self.library, name, None):  # older builds lack some of them
-                function.argtypes, function.restype = types, ctypes.c_char_p
-        self.takes_block_masks, self.takes_spans, self.takes_e4m3, self.is_backward = map(
-            self._says, ("takes_block_masks", "takes_spans", "takes_e4m3", "is_backward")
-        )
-
-        caches = getattr(self.library, "step_caches", None)
-        self.caches: int = caches() if caches else 0  # 0: it is no decode step
-        self.kind = "backward" if self.is_backward else "decode" if self.caches else "forward"
-
-    def _says(self, what: str) -> bool:
-        if function := getattr(self.library, f"step_{what}", None):  # older builds have none
-            function.restype = ctypes.c_bool
-        return bool(function and function())
+                function.argtypes, function.restype, function.errcheck = types, ctypes.c_char_p, _check
 
     def prepare(self, shape: Shape, mask: BlockMask, prepared: int | None = None, stream: int | None = None) -> int:
         """Returns the bytes of device memory that the preparation of a valid mask needs. If
         `prepared` is the address of as many, also enqueues the preparation, once per mask."""
         size = ctypes.c_size_t()
-        raise_if(self.library.step_prepare(shape.as_c(), mask, prepared, ctypes.byref(size), stream))
+        self.library.step_prepare(shape, mask, prepared, ctypes.byref(size), stream)
         return size.value
 
     def workspace_bytes(self, shape: Shape, free_bytes: int) -> int:
         """The bytes of workspace that the step uses if `free_bytes` of device memory are free."""
         size = ctypes.c_size_t()
-        raise_if(self.library.step_workspace(shape.as_c(), free_bytes, ctypes.byref(size)))
+        self.library.step_workspace(shape, free_bytes, ctypes.byref(size))
         return size.value
-
-    def forward(
-        self,
-        shape: Shape,
-        q: int,
-        k: int,
-        v: int,
-        o: int,
-        lse: int,
-        *,
-        mask: BlockMask | None = None,
-        prepared: int | None = None,
-        workspace: int | None = None,
-        workspace_bytes: int = 0,
-        scales: Sequence[int | None] = (None, None, None),
-        stream: int | None = None,
-    ) -> None:
-        """Enqueues a forward pass; the pointers are addresses of device tensors.
-
-        `mask` and `prepared` are those of prepare(), for a step that takes block masks;
-        `workspace` is the address of `workspace_bytes` bytes; `scales` are of q, k and v in e4m3.
-        """
-        raise_if(
-            self.library.step_forward(
-                shape.as_c(), mask, prepared, workspace, workspace_bytes, q, k, v, o, lse, stream, *scales
-            )
-        )
-
-    def backward(
-        self, shape: Shape, tensors: BackwardTensors, workspace_bytes: int = 0, stream: int | None = None
-    ) -> None:
-        """Enqueues a backward pass."""
-        raise_if(self.library.step_backward(shape.as_c(), tensors, workspace_bytes, stream))
 
     def decode_bytes(self, shape: Shape, page_size: int) -> tuple[int, int]:
         """The bytes of the workspace of a decode pass, which must be 0 at first, and of its schedule."""
         sizes = ctypes.c_size_t(), ctypes.c_size_t()
-        raise_if(self.library.step_decode_bytes(shape.as_c(), page_size, *map(ctypes.byref, sizes)))
+        self.library.step_decode_bytes(shape, page_size, *map(ctypes.byref, sizes))
         return sizes[0].value, sizes[1].value
 
-    def schedule(self, shape: Shape, page_size: int, tensors: DecodeTensors) -> None:
-        """Enqueues what a batch of lengths needs once."""
-        raise_if(self.library.step_schedule(shape.as_c(), page_size, tensors))
 
-    def decode(self, shape: Shape, page_size: int, tensors: DecodeTensors) -> None:
-        """Enqueues a decode pass."""
-        raise_if(self.library.step_decode(shape.as_c(), page_size, tensors))
-
-
-def raise_if(why: bytes | None) -> None:
-    """Of what a function of a library returns: NULL, or why it refuses."""
+def _check(why: bytes | None, *_call: object) -> None:
+    """Of what a function returns: NULL, or why it refuses."""
     if why is not None:
-        raise ValueError(why.decode())
+        raise StepError(why.decode())

@@ -114,11 +114,11 @@ def _library(name: str, capability: int) -> StepLibrary:
 def _plan(name: str, device: int, q: tuple, k: tuple, strides: tuple, *problem) -> Plan:
     (bf16, causal, scale, masks), (b, heads, n, d), (_, kv_heads, n_kv, _) = problem, q, k
     strides = sum(map(_strides, (q, k, k, q), strides), ())
-    shape = Shape(b, heads, kv_heads, n, n_kv, d, bf16, causal, factor=scale, strides=strides)
+    shape = Shape(b, heads, kv_heads, n, n_kv, d, bf16, causal, scale=scale, strides=strides)
     library = _library(name, _capability(device))
     workspace = library.workspace_bytes(shape, 1 << 62)
     prepared = library.prepare(shape, _mask(masks, [256] * 5)) if masks else 0
-    return Plan(library, shape, shape.as_c(), workspace, prepared)
+    return Plan(library, shape, shape, workspace, prepared)
 
 
 def _mask(shapes: tuple, addresses: list[int]) -> BlockMask:

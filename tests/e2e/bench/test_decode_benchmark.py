@@ -9,8 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from common.python.attention_steps.library import StepLibrary
-from plots.bench.device import Device
 from plots.bench import decode as bench_decode
 from plots.bench import run
 from plots.bench.decode import (
@@ -23,6 +21,7 @@ from plots.bench.decode import (
     decode_line,
     quick_decode_cases,
 )
+from plots.bench.device import Device, StepLibrary
 from plots.bench.turns import Plan
 from plots.figures import decode
 from tests.lib.programs import STEP_DIR, read_records
