@@ -3,13 +3,12 @@
 import html
 import linecache
 import re
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from .gallery import StepError, root
 
 VERDICTS = {True: "RIGHT", False: "WRONG", None: "NOT CHECKED"}
-MAP = re.compile(r" +(Map:|-?\d+,-?\d+ +\||\. right|L only)")
 
 
 class Counts(dict):
@@ -57,13 +56,10 @@ class Line:
     counts: Counts = field(repr=False)
 
     def __str__(self) -> str:
-        what = ", ".join(
-            f"{count} {name}"
-            for name in ("sectors", "wavefronts", "conflicts")
-            if (count := getattr(self.counts, name))
-        )
-        others = ", ".join(f"{self.counts[name]} {name}" for name in ("mma", "wgmma") if self.counts[name])
-        return f"{self.file}:{self.line}  {self.source}\n    {', '.join(filter(None, (what, others))) or 'no memory'}"
+        names = "sectors", "wavefronts", "conflicts", "mma", "wgmma"
+        counts = [(getattr(self.counts, name, self.counts[name]), name) for name in names]
+        what = ", ".join(f"{count} {name}" for count, name in counts if count) or "no memory"
+        return f"{self.file}:{self.line}  {self.source}\n    {what}"
 
 
 @dataclass
@@ -81,11 +77,6 @@ class Problem:
         places = [text for text in (self.place and f"at {self.place}", self.calls) if text]
         after = f"\n    after {self.other_place}" if self.other_place else ""
         return f"{self.what}\n    {', '.join(places)}{after}\n    {self.count} times, first: {self.where}"
-
-    @property
-    def line(self) -> int:
-        """The number of the line at fault, 0 if there is none."""
-        return int(self.place.rpartition(":")[2] or 0)
 
 
 def _problem(record: dict) -> Problem:
@@ -136,9 +127,8 @@ class Lab:
     @property
     def conflicts(self) -> list[Line]:
         """The lines with bank conflicts, the worst first."""
-        return sorted(
-            (line for line in self.lines if line.counts.conflicts), key=lambda x: x.counts.conflicts, reverse=True
-        )
+        lines = (line for line in self.lines if line.counts.conflicts)
+        return sorted(lines, key=lambda line: -line.counts.conflicts)
 
     @property
     def traffic(self) -> list[Line]:
@@ -163,24 +153,16 @@ class Lab:
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
 
-    def map(self) -> str:
-        """The map of wrong rows; empty if all are right."""
-        return "\n".join(line for line in self.why.splitlines() if MAP.match(line))
-
     def table(self) -> list[dict]:
-        """A row for each line of the source: its place and text, and each count that is not 0 in some line."""
-        columns = {name: None for line in self.lines for name in line.counts}
-        return [
-            {"file": line.file, "line": line.line, "source": line.source, "kernel": line.kernel}
-            | {name: line.counts[name] for name in columns}
-            for line in self.lines
-        ]
+        """A row for each line of the source: its place and text, and its counts that are not 0."""
+        places = "file", "line", "source", "kernel"
+        return [{name: getattr(line, name) for name in places} | line.counts for line in self.lines]
 
     def frame(self) -> object:
         """The table as a DataFrame; needs pandas."""
         import pandas
 
-        return pandas.DataFrame(self.table())
+        return pandas.DataFrame(self.table()).fillna(0)
 
     def plot(self, most: int = 12) -> object:
         """Draws sectors and wavefronts of the lines with most work, conflicts apart; needs matplotlib."""
@@ -202,34 +184,31 @@ class Lab:
 
     def compare(self, other: "Lab") -> dict[str, tuple[int, int]]:
         """The counts that differ from those of another run: the other's and one's own."""
-        named = Counter(self.counts) | Counter(other.counts)
         return {
             name: (other.counts[name], self.counts[name])
-            for name in sorted(named)
-            if other.counts[name] != self.counts[name] and "_most_" not in name and name not in ("findings", "notes")
+            for name in sorted({*self.counts, *other.counts} - {"findings", "notes"})
+            if other.counts[name] != self.counts[name] and "_most_" not in name
         }
 
     def annotated(self, source: str, file: str) -> str:
         """HTML of a source, the text of this file: counts and findings beside the lines where they happened."""
-        counts: dict[int, Counts] = {}
+        counts, said = defaultdict(Counts), defaultdict(dict)
         for line in self.lines:
             if line.file.endswith(file):
-                at = counts.setdefault(line.line, Counts())
                 for name, n in line.counts.items():
-                    at[name] += n
-        said: dict[int, list[str]] = {}
+                    counts[line.line][name] += n
         for problem in self.findings:
             for place in (problem.place, *re.findall(r"\S+:\d+", problem.calls)):
                 path, _, number = place.rpartition(":")
                 if path.endswith(file):
-                    said.setdefault(int(number), []).append(problem.what)
+                    said[int(number)][problem.what] = True
                     break
         rows = []
         for number, text in enumerate(source.splitlines(), 1):
-            c = counts.get(number, Counts())
+            c = counts[number]
             cells = "".join(f"<td>{n or ''}</td>" for n in (c.sectors, c.wavefronts, c.conflicts))
-            style = ' style="background:#fdd;color:#000"' if number in said else ""
-            why = "".join(f"<br><b>{html.escape(what)}</b>" for what in dict.fromkeys(said.get(number, [])))
+            style = ' style="background:#fdd;color:#000"' if said[number] else ""
+            why = "".join(f"<br><b>{html.escape(what)}</b>" for what in said[number])
             code = f'<td style="text-align:left"><code style="white-space:pre">{html.escape(text)}</code>{why}</td>'
             rows.append(f"<tr{style}><td>{number}</td>{code}{cells}</tr>")
         head = "".join(f"<th>{name}</th>" for name in ("line", "source", "sectors", "wavefronts", "conflicts"))

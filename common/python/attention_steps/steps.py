@@ -22,6 +22,7 @@ EXAMINED = "races,bounds,init,alignment,blocks,traffic,banks,counts"
 # Most problems are so small that threads that wait actively would only be in the way.
 ENVIRONMENT = {"OMP_WAIT_POLICY": "passive"}
 FILES = {"d_o": "do"}  # of arrays, if they have other names
+AXES = {"q": 3, "k": 3, "v": 3, "d_o": 3, "o": 3, "lse": 2}  # of arrays without a batch
 
 
 @functools.cache
@@ -61,7 +62,8 @@ class Step:
     Arrays are [B, H, N, D] or [H, N, D] of float16, of uint16 with the bits of bf16, of bfloat16 (ml_dtypes), or
     wider: those are rounded to fp16, or to bf16 with `dtype="bf16"`. Results have the type and the dimensions of q;
     LSE is float32 [B, H, N]. Masks are what `--mask` takes, such as `"causal"` or `"window:100"`, or boolean arrays
-    [Nq, Nkv], [H, Nq, Nkv] or [B, H, Nq, Nkv]; which of them a step takes is in `facts["masks"]`.
+    [Nq, Nkv], [H, Nq, Nkv] or [B, H, Nq, Nkv], or a dictionary of the tensors of a block mask; which of them a step
+    takes is in `facts["masks"]`.
 
     Each call runs the program of the step, so a kernel that crashes or never ends takes nothing else with it, and
     calls may come from several threads.
@@ -96,7 +98,7 @@ class Step:
         o: np.ndarray | None = None,
         lse: np.ndarray | None = None,
         *,
-        mask: str | np.ndarray | None = None,
+        mask: str | np.ndarray | dict | None = None,
         scale: float | None = None,
         dtype: str | None = None,
         lengths: Sequence[int] | None = None,
@@ -149,10 +151,18 @@ class Step:
         given.setdefault("dtype", "bf16" if _is_bf16(np.asarray(given.get("q"))) else "fp16")
         options = {"scale": "scale", "dtype": "out-dtype" if self.facts["fp8"] else "dtype", "kv_dtype": "kv-dtype"}
         words = [f"--input={folder}", *(f"--{options[name]}={given.pop(name)}" for name in options if name in given)]
-        if "mask" in given:
-            words.append(f"--mask={given.pop('mask') if isinstance(given['mask'], str) else f'{folder}/mask.npy'}")
+        match mask := given.pop("mask", None):
+            case str():
+                words.append(f"--mask={mask}")
+            case dict():
+                Path(folder, "mask").mkdir()
+                words.append(f"--mask={folder}/mask")
+                given |= {f"mask/{name}": x for name, x in mask.items()}
+            case np.ndarray() | list():
+                words.append(f"--mask={folder}/mask.npy")
+                given["mask"] = mask
         for name, x in given.items():
-            np.save(Path(folder, FILES.get(name, name)), _as_file(name, np.asarray(x)))
+            np.save(Path(folder, f"{FILES.get(name, name)}.npy"), _as_file(name, np.asarray(x)))
         return words
 
     def _run(self, *words: str, right: Sequence[int] = (0,), folder: str = "") -> subprocess.CompletedProcess:
@@ -165,7 +175,7 @@ class Step:
         if done.returncode not in right:
             said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()
             line = said[-1].replace(f"{self.program.name}: ", f"{self.name}: ", 1)
-            raise StepError(re.sub(rf"{re.escape(folder)}/(\w+)\.npy" if folder else "$^", r"\1", line))
+            raise StepError(re.sub(rf"{re.escape(folder)}/(?:mask/)?(\w+)\.npy" if folder else "$^", r"\1", line))
         return done
 
 
@@ -180,7 +190,7 @@ def _as_file(name: str, x: np.ndarray) -> np.ndarray:
     if name in ("lengths", "page_table") and x.dtype.kind in "iu":
         x = x.clip(-(1 << 31), (1 << 31) - 1).astype(np.int32)
     x = x.astype(x.dtype.newbyteorder("<"), order="C", copy=False)
-    return x[None] if x.ndim == {"lse": 2, "mask": 0}.get(name, 3) else x
+    return x[None] if x.ndim == AXES.get(name) else x
 
 
 def _like(q: np.ndarray, x: np.ndarray) -> np.ndarray:

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from . import gallery
 from .gallery import StepError
-from .library import BackwardTensors, BlockMask, Shape, StepLibrary, block_mask, span_mask
-from .masks import dense
+from .library import MASK_FILES, BackwardTensors, BlockMask, Shape, StepLibrary, block_mask, span_mask
 from .steps import step as numpy_step
 
 DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
@@ -222,7 +221,7 @@ def _numpy_mask(mask: list[Tensor], causal: bool, q: Tensor, k: Tensor) -> objec
     if not mask:
         return "causal" if causal else "full"
     if len(mask) > 1:
-        return dense([x.numpy() for x in mask], q.shape[2], k.shape[2])
+        return {name: x.numpy() for name, x in zip(MASK_FILES, mask)}
     place, limits = np.arange(k.shape[2]), mask[0].numpy()
     return (place >= limits[..., :1]) & (place < limits[..., 1:])
 

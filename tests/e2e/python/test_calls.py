@@ -10,6 +10,7 @@ import pytest
 
 from common.python import attention_steps
 from common.python.attention_steps import StepError
+from common.python.attention_steps.library import MASK_FILES
 from tests.lib import gradients, masks
 from tests.lib.generators import rounded_inputs
 from tests.lib.kinds import FACTS, MASK_STEPS, NAIVE, SPAN_STEPS
@@ -75,6 +76,17 @@ def test_a_mask_may_be_an_array(name: str, mask: str) -> None:
     by_name, by_array = (called(name, *halves, mask=given) for given in (mask, masks.preset(p)))
     assert all((a == b).all() for a, b in zip(by_name, by_array, strict=True))
     assert mistakes(attention(p, *inputs, masks.preset(p)), *(x.astype(np.float64) for x in by_name)) == []
+
+
+def test_a_mask_may_be_lists_of_blocks() -> None:
+    p = Problem(heads=2, seqlen=200, mask="window:70")
+    halves = [x.astype(np.float16) for x in rounded_inputs(p)]
+    lists = masks.from_dense(masks.preset(p)[None, None], (64, 64))
+    tensors = dict(zip(MASK_FILES, lists.tensors(), strict=True))
+    found, expected = (called(MASK_STEPS[0], *halves, mask=mask) for mask in (tensors, p.mask))
+    assert np.abs(found[0].astype(float) - expected[0]).max() < 2e-3 and np.allclose(found[1], expected[1])
+    with pytest.raises(StepError, match="kv_indices: "):
+        called(MASK_STEPS[0], *halves, mask=tensors | {"kv_indices": np.zeros(3)})
 
 
 def test_each_head_may_have_its_own_mask() -> None:
