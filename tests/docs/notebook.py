@@ -36,8 +36,12 @@ def run(copy: Path) -> nbformat.NotebookNode:
     ).execute(env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")})
     notebook.metadata = about
     for output in (output for cell in notebook.cells for output in cell.get("outputs", [])):
-        if "text" in output:
-            output.text = output.text.replace(f"{REPOSITORY}/", "")
+        for texts, name in (
+            (output, "text"),
+            *((output.get("data", {}), name) for name in ("text/html", "text/plain")),
+        ):
+            if name in texts:
+                texts[name] = texts[name].replace(f"{REPOSITORY}/", "")
     return notebook
 
 

@@ -84,7 +84,7 @@ def _problem(record: dict) -> Problem:
     return Problem(*words, record.get("count") or 1)
 
 
-@dataclass
+@dataclass(repr=False)
 class Lab:
     """A run of a step on the CPU backend, checked and examined.
 
@@ -100,9 +100,9 @@ class Lab:
     counts: Counts
     lines: list[Line]
     kernels: dict[str, Counts]
-    record: dict = field(repr=False)
-    why: str = field(repr=False)
-    text: str = field(repr=False)
+    record: dict
+    why: str
+    text: str
 
     @classmethod
     def of(cls, records: list[dict], record: dict, why: str, text: str) -> "Lab":
@@ -150,6 +150,8 @@ class Lab:
             ]
         )
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
 
@@ -162,15 +164,17 @@ class Lab:
         """The table as a DataFrame; needs pandas."""
         import pandas
 
-        return pandas.DataFrame(self.table()).fillna(0)
+        return pandas.DataFrame(self.table()).fillna(0).convert_dtypes()
 
     def plot(self, most: int = 12) -> object:
-        """Draws sectors and wavefronts of the lines with most work, conflicts apart; needs matplotlib."""
+        """A figure of the sectors and wavefronts of the lines with most of them, conflicts apart; needs matplotlib."""
         import matplotlib.pyplot as plt
 
-        lines = self.lines[:most][::-1]
+        lines = [line for line in self.lines if line.counts.sectors or line.counts.wavefronts][:most][::-1]
         labels = [f"{line.source[:48]}  {line.file.rpartition('/')[2]}:{line.line}" for line in lines]
-        figure, (left, right) = plt.subplots(1, 2, sharey=True, figsize=(10, 0.6 + 0.32 * len(lines)))
+        figure, (left, right) = plt.subplots(
+            1, 2, sharey=True, figsize=(10, 1 + 0.3 * len(lines)), layout="constrained"
+        )
         left.barh(labels, [line.counts.sectors for line in lines])
         left.set_xlabel("sectors of global memory")
         plain = [line.counts.wavefronts - line.counts.conflicts for line in lines]
@@ -179,7 +183,7 @@ class Lab:
         right.set_xlabel("wavefronts of shared memory")
         right.legend()
         figure.suptitle(self.verdict())
-        figure.tight_layout()
+        plt.close(figure)  # else a notebook shows it twice
         return figure
 
     def compare(self, other: "Lab") -> dict[str, tuple[int, int]]:
