@@ -1,6 +1,8 @@
 """Steps called with NumPy arrays."""
 
 import re
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -118,6 +120,22 @@ def test_backward_steps_give_gradients(name: str, mask: str) -> None:
         called(name, *halves, o.astype(np.float16), mask=mask)
     for bits, exact in zip(called(name, *map(bf16_bits, tensors), mask=mask), expected, strict=True):
         assert bits.dtype == np.uint16 and bits.shape == exact.shape
+
+
+def test_a_call_takes_little_beyond_its_program(tmp_path: Path) -> None:
+    inputs = [x.astype(np.float16) for x in rounded_inputs(P)]
+    words = *P.options_with_files(tmp_path, *inputs), "--check=none", "--repeat=0", "--output"
+
+    def least(call: Callable[[int], object]) -> float:
+        times = []
+        for i in range(5):
+            start = time.perf_counter()
+            call(i)
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    program = least(lambda i: Program(NAIVE).run_right(*words, tmp_path / f"out{i}"))
+    assert least(lambda _: called(NAIVE, *inputs)) < program + 0.2
 
 
 def test_calls_may_come_from_several_threads() -> None:

@@ -1,6 +1,7 @@
 """What the lab counts and finds, as objects."""
 
 import json
+import re
 from pathlib import Path
 
 import matplotlib
@@ -125,6 +126,15 @@ def test_where_nothing_can_be_compiled_one_line_says_so(tmp_path: Path, monkeypa
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BuildError, match="^make not found. Install it: sudo apt-get install make g[+][+]$"):
         attention_steps.build(tmp_path / "mine.cu")
+
+
+def test_the_page_says_what_works() -> None:
+    numpy_part = (REPOSITORY / "docs/python.md").read_text().partition("## With PyTorch")[0]
+    blocks = re.findall(r"^```python\n(.*?)^```", numpy_part, re.MULTILINE | re.DOTALL)
+    code = "\n".join(blocks).replace("report.frame()", "").replace("import attention_steps", "")
+    names = {"attention_steps": attention_steps}
+    exec(code, names)  # pylint: disable=exec-used
+    assert len(blocks) == 2 and names["o"].shape == (2, 200, 64) and names["report"].right
 
 
 def test_the_package_is_small() -> None:
