@@ -35,7 +35,11 @@ class BuildGallery(build_py):
         targets = [f"build/cpu/{name}" for name in names]
         words = ["BACKEND=cpu", f"-j{os.cpu_count()}", *targets]
         environment = {**os.environ, "CXX": compiler}
-        subprocess.run(["make", "--no-print-directory", *words], cwd=gallery, env=environment, check=True)
+        if not shutil.which("make"):
+            raise SystemExit("make not found. Install it: sudo apt-get install make g++")
+        made = subprocess.run(["make", "--no-print-directory", *words], cwd=gallery, env=environment, check=False)
+        if made.returncode != 0:
+            raise SystemExit("make could not build the steps: see above")
         build = gallery / "build" / "cpu"
         kept = {path for pattern in KEPT for path in build.glob(pattern) if path.suffix not in (".d", ".cpp")}
         for path in build.rglob("*"):

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from contextlib import suppress
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -100,12 +101,14 @@ def make(*words: str, backend: str = "cpu") -> str:
 
 def _date_files() -> None:
     """pip gives all files the time of the installation, in no order, and make would compile everything again. So what
-    was built becomes younger than all sources, once."""
-    if (done := root() / "dated").exists():
+    was built becomes younger than all sources, once. What was made for an earlier installation stays older."""
+    done, installed = root() / "dated", (root() / "compiler").stat().st_mtime
+    if done.exists() and done.stat().st_mtime >= installed:
         return
-    for path in root().rglob("*"):
-        if path.is_file():
-            time = 1e9 + path.is_relative_to(root() / "build")
+    for file in metadata.files("attention_steps"):
+        path = Path(file.locate()).resolve()
+        if path.is_relative_to(root()):
+            time = installed - 2 + path.is_relative_to(root() / "build")
             os.utime(path, (time, time))
     done.touch()
 
