@@ -18,9 +18,10 @@ KEPT = ("step*", "rewrite_launches", "flags", "commit.h", "host/**/*.o", "simt/*
 
 class BuildGallery(build_py):
     def run(self) -> None:
+        package = Path(self.build_lib).resolve() / "attention_steps"
+        shutil.rmtree(package, ignore_errors=True)  # what an earlier build left there would be installed, too
         super().run()
-        gallery = Path(self.build_lib).resolve() / "attention_steps" / "gallery"
-        shutil.rmtree(gallery, ignore_errors=True)
+        gallery = package / "gallery"
         for name in SOURCES:
             source, target = ROOT / name, gallery / name
             target.parent.mkdir(parents=True, exist_ok=True)
