@@ -15,6 +15,10 @@ HERE = Path(__file__).resolve().parent
 class StepError(ValueError):
     """A request that a step refuses; its text is the line that the program prints."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: no lines of the package."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class BuildError(StepError):
     """Sources that do not compile; its text begins with the first error of the compiler."""

@@ -106,7 +106,9 @@ def test_a_notebook(tmp_path: Path) -> None:
         f"%%step after={TILED} -n 64\n" + part(TILED, "multiply_pv"),
         "%%step exercise=ex00\n" + magic._classroom("start", "ex00"),
     ]
+    cells.append("%%step after=99\nint x;")
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    notebook.cells[-1].metadata["tags"] = ["raises-exception"]
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(REPOSITORY)}}).execute(
         env=dict(os.environ)
     )
@@ -114,3 +116,5 @@ def test_a_notebook(tmp_path: Path) -> None:
     assert outputs[0] == []
     assert "RIGHT, 0 findings" in outputs[2][0].data["text/plain"] and "<table>" in outputs[2][0].data["text/html"]
     assert "points" in outputs[3][0].text
+    (said,) = outputs[4][0].traceback
+    assert said.startswith("StepError: step '99': there is none of this name, must be one of 01, ")
