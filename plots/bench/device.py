@@ -67,11 +67,11 @@ class StepLibrary(library.StepLibrary):
 
     def schedule(self, shape: Shape, page_size: int, tensors: DecodeTensors) -> None:
         """Enqueues what a batch of lengths needs once."""
-        self.library.step_schedule(shape, page_size, tensors)
+        self.library.step_schedule(shape, page_size, tensors, None)
 
     def decode(self, shape: Shape, page_size: int, tensors: DecodeTensors) -> None:
         """Enqueues a decode pass."""
-        self.library.step_decode(shape, page_size, tensors)
+        self.library.step_decode(shape, page_size, tensors, None)
 
     def graph(self, shape: Shape, page_size: int, tensors: DecodeTensors) -> "Graph":
         """A CUDA graph of a decode pass."""

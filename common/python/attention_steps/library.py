@@ -107,8 +107,8 @@ class StepLibrary:
             "step_forward": [shape, mask, address, address, ctypes.c_size_t, *9 * [address]],
             "step_backward": [shape, backward, ctypes.c_size_t, address],
             "step_decode_bytes": [shape, ctypes.c_int, size, size],
-            "step_schedule": [shape, ctypes.c_int, decode],
-            "step_decode": [shape, ctypes.c_int, decode],
+            "step_schedule": [shape, ctypes.c_int, decode, address],
+            "step_decode": [shape, ctypes.c_int, decode, address],
             "step_graph": [shape, ctypes.c_int, decode, ctypes.POINTER(address)],
         }.items():
             if function := getattr(self.library, name, None):  # older builds lack some of them
