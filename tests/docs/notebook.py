@@ -11,7 +11,7 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
-from tests.lib.programs import REPOSITORY
+from tests.lib.programs import REPOSITORY, built_commit
 
 NOTEBOOK = REPOSITORY / "docs/classroom.ipynb"
 
@@ -46,6 +46,6 @@ def run(copy: Path) -> nbformat.NotebookNode:
 
 
 if __name__ == "__main__":
-    os.environ["BACKEND"] = "cpu"
+    os.environ |= {"BACKEND": "cpu", "COMMIT": built_commit()}  # the copy shares what is built, and has no commit
     with tempfile.TemporaryDirectory() as scratch:
         nbformat.write(run(Path(scratch)), NOTEBOOK)

@@ -41,19 +41,13 @@ def names() -> list[str]:
     return sorted({path.name[4:].partition("_")[0] for path in (root() / "steps").glob("step*_*.cu")})
 
 
-def build_folder(backend: str = "cpu") -> Path:
-    """`backend` is cpu, or that of a GPU as in cuda-sm_90. ATTENTION_STEPS_BUILD names another folder than
-    build/cpu; what is there is not built again."""
-    given = os.environ.get("ATTENTION_STEPS_BUILD")
-    return Path(given) if given and backend == "cpu" else root() / "build" / backend
-
-
 def built(*files: str, backend: str = "cpu") -> list[Path]:
-    """Files of a build, up to date: those of an installed package are, and others are left to make."""
-    folder = build_folder(backend)
+    """Files of a build, up to date: those of an installed package are, and others are left to make. `backend` is cpu,
+    or that of a GPU as in cuda-sm_90. ATTENTION_STEPS_BUILD names another folder than build/cpu, as it is."""
+    own, given = root() / "build" / backend, os.environ.get("ATTENTION_STEPS_BUILD")
+    folder = Path(given) if given and backend == "cpu" else own
     paths = [folder / file for file in files]
-    as_they_are = is_installed() or folder != root() / "build" / backend
-    if not as_they_are or not all(path.exists() for path in paths):
+    if not (is_installed() or folder != own) or not all(path.exists() for path in paths):
         make(*(str(path.relative_to(root())) for path in paths), backend=backend)
     return paths
 
@@ -115,8 +109,3 @@ def _date_files() -> None:
             time = installed - 2 + path.is_relative_to(root() / "build")
             os.utime(path, (time, time))
     done.touch()
-
-
-def source(step: str) -> Path:
-    """The file of a step; `step` is a name as in names()."""
-    return next((root() / "steps").glob(f"step{step}_*.cu"))

@@ -1,6 +1,7 @@
 """Calls a step through libstepNN.so (library.c)."""
 
 import ctypes
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,11 +52,7 @@ def block_mask(shapes: Sequence[Sequence[int]], pointers: Sequence[int]) -> Bloc
     """
 
     def strides(shape: Sequence[int]) -> tuple[int, ...]:
-        found, stride = [], 1
-        for i in reversed(range(len(shape))):
-            found.insert(0, 0 if i < 2 and shape[i] == 1 else stride)
-            stride *= shape[i]
-        return tuple(found)
+        return tuple(0 if i < 2 and n == 1 else math.prod(shape[i + 1 :]) for i, n in enumerate(shape))
 
     tiles, q_block, kv_block = shapes[4]
     q_blocks, slots = shapes[1][2:]

@@ -65,7 +65,8 @@ def cell_magic(line: str, cell: str) -> object:
         return None
     if kind != "after" or not name:
         raise StepError(f"%%step {line}: {USAGE}")
-    return changed(name, cell, options)
+    base = step(name)
+    return examined(name, cell, spliced(base.source, cell, str(base.path.relative_to(gallery.root()))), options, base)
 
 
 def source_of(name: str) -> str:
@@ -105,7 +106,7 @@ def definitions(text: str) -> list[Definition]:
     nowhere, but each definition must begin on a line of its own."""
     code = re.sub(r"/\*.*?\*/", lambda match: re.sub(r"[^\n]", " ", match[0]), text, flags=re.DOTALL)
     lines = [re.sub(r'//.*|"(?:[^"\\]|\\.)*"', "", line) for line in code.split("\n")]
-    found, start, depth, body = [], None, 0, ""
+    originals, found, start, depth, body = text.split("\n"), [], None, 0, ""
     for number, line in enumerate(lines):
         if start is None and (not line.strip() or line.startswith("#")):
             continue
@@ -113,16 +114,12 @@ def definitions(text: str) -> list[Definition]:
         depth += sum(line.count(c) for c in "({") - sum(line.count(c) for c in ")}")
         body += line + "\n"
         if depth == 0 and line.rstrip().endswith((";", "}")):
+            while start > 0 and re.match(r" ?\*|/\*|//", originals[start - 1]):
+                start -= 1
             head = " ".join(body.partition("{")[0].partition(";")[0].split())
-            found.append(Definition(_name(head), head, _with_comments(text.split("\n"), start), number + 1))
+            found.append(Definition(_name(head), head, start, number + 1))
             start, body = None, ""
     return found
-
-
-def _with_comments(lines: list[str], start: int) -> int:
-    while start > 0 and re.match(r" ?\*|/\*|//", lines[start - 1]):
-        start -= 1
-    return start
 
 
 def _name(head: str) -> str:
@@ -181,15 +178,13 @@ class Examined:
     options: str
     cell: str
 
-    def differences(self) -> str:
-        """The counts that changed, a line each."""
-        changes = self.lab.compare(self.base)
-        return "\n".join(f"{name:28} {before:>12} -> {after}" for name, (before, after) in changes.items())
-
     def __str__(self) -> str:
-        said = f"{self.lab.verdict()} ({self.options})", self.lab.why.rstrip(), *map(str, self.lab.findings)
-        changes = self.base and (self.differences() or f"all counts are those of {self.base.step}")
-        return "\n".join(filter(None, (*said, changes)))
+        said = [f"{self.lab.verdict()} ({self.options})", self.lab.why.rstrip(), *map(str, self.lab.findings)]
+        if self.base:
+            changes = self.lab.compare(self.base).items()
+            said += [f"{name:28} {before:>12} -> {after}" for name, (before, after) in changes]
+            said += [] if changes else [f"all counts are those of {self.base.step}"]
+        return "\n".join(filter(None, said))
 
     __repr__ = __str__
 
@@ -198,7 +193,8 @@ class Examined:
 
 
 def examined(name: str, cell: str, text: str, options: str = "", base: Step | None = None) -> Examined:
-    """Builds a cell, which became this text, and runs it with the options, or with CASES until one shows something."""
+    """Builds a cell, which became this text, and runs it with the options, or with CASES until one shows something. Its
+    counts are compared with those of `base`, the step that it changes."""
     lines = cell.splitlines(True)
     linecache.cache[str(gallery.root() / CELL)] = len(cell), None, lines, CELL  # where reports find its text
     try:
@@ -214,10 +210,3 @@ def examined(name: str, cell: str, text: str, options: str = "", base: Step | No
         if not lab.right or lab.findings:
             break
     return Examined(own, lab, base and base.lab(LIMIT, case), " ".join(shlex.split(case)), cell)
-
-
-def changed(name: str, cell: str, options: str = "") -> Examined:
-    """A cell that changes a step; its counts are compared with those of the step."""
-    base = step(name)
-    file = str(base.path.relative_to(gallery.root()))
-    return examined(name, cell, spliced(base.source, cell, file), options, base)

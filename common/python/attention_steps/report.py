@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from .gallery import StepError, root
 
+SIZES = "line", "launches", "blocks", "batch", "heads", "kv_heads", "seqlen", "seqlen_kv", "head_dim"
 VERDICTS = {True: "RIGHT", False: "WRONG", None: "NOT CHECKED"}
 
 
@@ -41,8 +42,8 @@ def _source(record: dict) -> str:
     return record["source"] or linecache.getline(str(root() / record["file"]), record["line"]).strip()
 
 
-def _counts(record: dict, besides: tuple[str, ...]) -> Counts:
-    return Counts({name: n for name, n in record.items() if type(n) is int and n and name not in besides})
+def _counts(record: dict) -> Counts:
+    return Counts({name: n for name, n in record.items() if type(n) is int and n and name not in SIZES})
 
 
 @dataclass
@@ -79,11 +80,6 @@ class Problem:
         return f"{self.what}\n    {', '.join(places)}{after}\n    {self.count} times, first: {self.where}"
 
 
-def _problem(record: dict) -> Problem:
-    words = (record.get(name) or "" for name in ("what", "place", "calls", "other_place", "where"))
-    return Problem(*words, record.get("count") or 1)
-
-
 @dataclass(repr=False)
 class Lab:
     """A run of a step on the CPU backend, checked and examined.
@@ -99,30 +95,26 @@ class Lab:
     notes: list[Problem]
     counts: Counts
     lines: list[Line]
-    kernels: dict[str, Counts]
     record: dict
     why: str
     text: str
 
     @classmethod
     def of(cls, records: list[dict], record: dict, why: str, text: str) -> "Lab":
-        kinds = {kind: [r for r in records if r["record"] == kind] for kind in ("run", "kernel", "line")}
+        kinds = defaultdict(list)
+        for r in records:
+            kinds[r["record"]].append(r)
         if not kinds["run"]:
             raise StepError(why.strip() or text.strip() or "the program wrote no report")
-        besides = ("line", "launches", "blocks", "batch", "heads", "kv_heads", "seqlen", "seqlen_kv", "head_dim")
-        lines = [Line(r["file"], r["line"], _source(r), r["kernel"], _counts(r, besides)) for r in kinds["line"]]
+        lines = [Line(r["file"], r["line"], _source(r), r["kernel"], _counts(r)) for r in kinds["line"]]
         lines.sort(key=lambda line: (line.counts.sectors, line.counts.wavefronts), reverse=True)
-        return cls(
-            kinds["run"][0]["step"],
-            record.get("right"),
-            *([_problem(r) for r in records if r["record"] == kind] for kind in ("finding", "note")),
-            _counts(kinds["run"][0], besides),
-            lines,
-            {r["kernel"]: _counts(r, besides) for r in kinds["kernel"]},
-            record,
-            why,
-            text,
+        names = "what", "place", "calls", "other_place", "where"
+        findings, notes = (
+            [Problem(*(r.get(name) or "" for name in names), r.get("count") or 1) for r in kinds[kind]]
+            for kind in ("finding", "note")
         )
+        (run,) = kinds["run"]
+        return cls(run["step"], record.get("right"), findings, notes, _counts(run), lines, record, why, text)
 
     @property
     def conflicts(self) -> list[Line]:

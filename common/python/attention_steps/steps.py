@@ -31,7 +31,7 @@ def step(name: str) -> "Step":
     number = str(name).removeprefix("step")
     if number not in gallery.names():
         raise StepError(f"step {name!r}: there is none of this name, must be one of {', '.join(gallery.names())}")
-    return Step(f"step{number}", gallery.source(number))
+    return Step(f"step{number}", next((gallery.root() / "steps").glob(f"step{number}_*.cu")))
 
 
 def build(path: str | Path, text: str | None = None) -> "Step":
@@ -148,7 +148,7 @@ class Step:
         for name, kind in (("d_o", "backward"), ("lengths", "decode")):
             if (name in given) != (self.facts["kind"] == kind):
                 raise StepError(f"{self.name} {'takes no' if name in given else 'needs'} {name}")
-        given.setdefault("dtype", "bf16" if _is_bf16(np.asarray(given.get("q"))) else "fp16")
+        given.setdefault("dtype", "bf16" if np.asarray(given["q"]).dtype.name in ("uint16", "bfloat16") else "fp16")
         options = {"scale": "scale", "dtype": "out-dtype" if self.facts["fp8"] else "dtype", "kv_dtype": "kv-dtype"}
         words = [f"--input={folder}", *(f"--{options[name]}={given.pop(name)}" for name in options if name in given)]
         match mask := given.pop("mask", None):
@@ -177,10 +177,6 @@ class Step:
             line = said[-1].replace(f"{self.program.name}: ", f"{self.name}: ", 1)
             raise StepError(re.sub(rf"{re.escape(folder)}/(?:mask/)?(\w+)\.npy" if folder else "$^", r"\1", line))
         return done
-
-
-def _is_bf16(x: np.ndarray) -> bool:
-    return x.dtype == np.uint16 or x.dtype.name == "bfloat16"
 
 
 def _as_file(name: str, x: np.ndarray) -> np.ndarray:

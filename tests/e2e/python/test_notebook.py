@@ -73,7 +73,7 @@ def test_a_changed_kernel_is_checked_examined_and_compared() -> None:
     }
     html = wrong._repr_html_()
     assert html.count("<tr") == kernel.count("\n") + 1 and html.count("background") >= 1
-    assert "barriers" in wrong.differences()
+    assert re.search(r"barriers +\d+ -> \d+", str(wrong))
 
 
 @pytest.mark.parametrize("kind", ["backward", "decode"])
