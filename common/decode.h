@@ -17,6 +17,10 @@
  * Keys and values past a length are never read: they may hold anything, and may not be there. The
  * tests fill them with NaN. So it is with pages that no sequence has, and with entries of the page
  * table past the last page of a sequence.
+ *
+ * Keys before a window are not needed, but a step that loads whole tiles loads those that are in
+ * one tile with the first key of the window. So they must be numbers, and their pages in the table:
+ * they are multiplied by P = 0.
  */
 #ifndef DECODE_H
 #define DECODE_H
@@ -59,8 +63,9 @@ typedef struct DecodeTensors {
 /* A decode step sets Step::decode, which allocates nothing, waits for nothing, and does not read
  * the lengths on the host, so that a CUDA graph can hold it and replay it with other lengths. What
  * must know the lengths ahead is in Step::schedule, which enqueues kernels, too, and whose time is
- * not in that of a pass. All else that describes a step keeps its meaning; Step::workspace_zero,
- * too. */
+ * not in that of a pass. A pass whose lengths are others than those of its schedule may be wrong,
+ * or never end, because blocks wait for parts that no block has. All else that describes a step
+ * keeps its meaning; Step::workspace_zero, too. */
 
 /** The type of K and V. */
 static inline Dtype cache_dtype(const Problem *problem) {

@@ -43,7 +43,8 @@ HEADERS = [
     *sorted((ROOT / "common/device").glob("*.cuh")),
 ]
 FOUNDATIONS = sorted(ROOT.glob("steps/foundations/f*_*.cu"))
-SOURCES = [*sorted((ROOT / "steps").glob("step*.cu")), *FOUNDATIONS, ROOT / "steps/foundations/foundation.h", *HEADERS]
+SHARED = [ROOT / f"steps/foundations/{name}" for name in ("foundation.h", "gemm.cuh")]
+SOURCES = [*sorted((ROOT / "steps").glob("step*.cu")), *FOUNDATIONS, *SHARED, *HEADERS]
 BESIDE = [DOCS / "grade.yml", *(DOCS / "slides").glob("*.md")]  # docs.mk brings them into the site
 REGION = re.compile(r"\S+, region (\w+)")
 NAMES = (

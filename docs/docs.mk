@@ -11,7 +11,7 @@
 SITE := build/docs/site
 PAGES := build/docs/pages
 EXPLORERS := build/docs/explorers
-DATA := $(EXPLORERS)/data/fragments.js $(EXPLORERS)/data/banks.js $(EXPLORERS)/data/timeline.js
+DATA := $(EXPLORERS)/data/fragments.js $(EXPLORERS)/data/banks.js $(EXPLORERS)/data/shares.js $(EXPLORERS)/data/timeline.js
 MATHJAX := /usr/share/javascript/mathjax
 # What the formulas of the pages need. The tests fail if a page asks for another part.
 MATHJAX_PARTS := MathJax.js jax/input/TeX jax/element \
@@ -77,7 +77,7 @@ check-docs: docs
 explorers:
 	@$(MAKE) --no-print-directory $(JOBS) BACKEND=cpu $(DATA)
 	$(Q)cp docs/explorers/*.html docs/explorers/*.css docs/explorers/*.js $(EXPLORERS)
-	@echo "explorers: fragments.html, banks.html and timeline.html in $(EXPLORERS)"
+	@echo "explorers: fragments.html, banks.html, shares.html and timeline.html in $(EXPLORERS)"
 
 ifeq ($(BACKEND),cpu)
 
@@ -113,7 +113,7 @@ $(BUILD)/explorers/explorer_data: $(EXPLORER_OBJECTS) $(EXPLORED_STEPS:%=$(BUILD
     $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program)
 
-$(EXPLORERS)/data/fragments.js $(EXPLORERS)/data/banks.js: $(EXPLORERS)/data/%.js: $(BUILD)/explorers/explorer_data
+$(EXPLORERS)/data/fragments.js $(EXPLORERS)/data/banks.js $(EXPLORERS)/data/shares.js: $(EXPLORERS)/data/%.js: $(BUILD)/explorers/explorer_data
 	@mkdir -p $(@D)
 	$(Q)$< $* > $@
 

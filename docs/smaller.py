@@ -1,8 +1,8 @@
 """Makes pictures and pages of the site smaller without a visible change: smaller.py PICTURE.svg PAGE.html ...
 
 matplotlib writes six decimals, of which two can be seen, a line for each point of a path, and the same styles at each
-element, which become classes here. The templates of a page indent it, name a class that has no style, and hold icons
-that it does not show.
+element, which become classes here. The templates of a page indent it, name a class that has no style, hold icons
+that it does not show, and end what ends by itself.
 """
 
 import re
@@ -53,7 +53,13 @@ def smaller_page(text: str) -> str:
     text = text.replace('class="reference internal"', 'class="reference"')
     # Spaces count in the elements that are split off.
     parts = re.split(r"(<(pre|script|style|textarea)\b.*?</\2>)", text, flags=re.S)
-    return "".join(part if i % 3 else re.sub(r"\s*\n\s*", "\n", part) for i, part in enumerate(parts) if i % 3 < 2)
+    return "".join(part if i % 3 else smaller_text(part) for i, part in enumerate(parts) if i % 3 < 2)
+
+
+def smaller_text(text: str) -> str:
+    """HTML lets the end of an item of a list follow from what comes next; each page has hundreds, in its list of pages."""
+    text = re.sub(r"\s*\n\s*", "\n", text)
+    return re.sub(r"</li>\s*(?=<li\b|</[uo]l>)", "", text)
 
 
 if __name__ == "__main__":

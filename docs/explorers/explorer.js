@@ -5,7 +5,7 @@
 function addHeader() {
   const header = document.createElement('header');
   header.innerHTML = '<a href="../index.html">Attention, step by step</a><nav aria-label="Explorers"></nav>';
-  for (const name of ['Fragments', 'Banks', 'Timeline']) {
+  for (const name of ['Fragments', 'Banks', 'Timeline', 'Shares']) {
     const link = document.createElement('a');
     link.href = `${name.toLowerCase()}.html`;
     link.textContent = name;

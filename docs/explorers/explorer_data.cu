@@ -1,7 +1,8 @@
 /**
  * @file
- * Prints the data of the explorers: `explorer_data fragments` and `explorer_data banks`. `make
- * explorers` writes it to build/docs/explorers/data.
+ * Prints the data of the explorers: `explorer_data fragments`, `explorer_data banks` and
+ * `explorer_data shares`. `make explorers` writes it to build/docs/explorers/data. For a test
+ * `explorer_data schedule` prints who has which keys of a decode problem.
  */
 #include "explorer_data.h"
 
@@ -38,13 +39,17 @@ void print_integers(const char *name, const int *list, int count) {
 }
 
 int main(int count, char **words) {
-  const char *what = count == 2 ? words[1] : "";
+  const char *what = count >= 2 ? words[1] : "";
   if (strcmp(what, "fragments") == 0) {
     print_fragments();
   } else if (strcmp(what, "banks") == 0) {
     print_banks();
+  } else if (strcmp(what, "shares") == 0) {
+    print_shares();
+  } else if (strcmp(what, "schedule") == 0) {
+    print_schedule(count - 2, words + 2);
   } else {
-    fail("say which data: fragments or banks");
+    fail("say which data: fragments, banks, shares or schedule");
   }
   return 0;
 }

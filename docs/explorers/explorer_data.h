@@ -37,6 +37,13 @@ void print_wgmma_fragments();
 /** banks.cu: BANKS, the accesses of the steps to their tiles. */
 void print_banks();
 
+/** shares.cu: SHARES, the constants that decide who has which keys in decode steps. */
+void print_shares();
+
+/** shares.cu: who has which keys of the problem of these numbers, as the functions and the kernel
+ * of the steps say. */
+void print_schedule(int count, char **words);
+
 /** panels.cu: the same as place_in() for panels. */
 extern "C" uint32_t place_in_panels(int panel_columns, int rows, int row, int at);
 

@@ -4,7 +4,9 @@ Usage: python3 -m plots.figures.all RESULTS-OF-A-GPU DIRECTORY
 
 Writes FIGURE_light and FIGURE_dark, .svg and .png, to DIRECTORY for each of: waterfall, sparsity, and
 for each chapter, called by its first step, tflops_CHAPTER and roofline_CHAPTER. The chapters of
-backward steps have no roofline; their records are in the folder `backward` beside that of the GPU. Prints a line for a figure that is left out because its records are missing.
+backward steps have no roofline; their records are in the folder `backward` beside that of the GPU. The decode steps
+have decode and decode_roofline, from the folder `decode`. Prints a line for a figure that is left out because its
+records are missing.
 """
 
 import sys
@@ -16,7 +18,8 @@ from typing import NamedTuple
 import matplotlib
 from matplotlib.figure import Figure
 
-from plots.figures import roofline, sparsity, style, tflops, waterfall
+from plots.figures import bandwidth, decode_roofline, roofline, sparsity, style, tflops, waterfall
+from plots.figures.decode import DecodeResults
 from plots.figures.records import Results, load
 from tests.lib.steps import chapters
 
@@ -24,7 +27,7 @@ from tests.lib.steps import chapters
 class Kind(NamedTuple):
     """A figure: its data, None if records are missing, and what draws them."""
 
-    data: Callable[[Results], dict | None]
+    data: Callable[[Results | DecodeResults], dict | None]
     draw: Callable[[dict, style.Theme], Figure]
 
 
@@ -39,13 +42,18 @@ BACKWARD = {
     )
     for chapter in chapters("backward")
 }
-FIGURES |= BACKWARD
+DECODE = {figure.NAME: Kind(figure.data, figure.draw) for figure in (bandwidth, decode_roofline)}
+FIGURES |= BACKWARD | DECODE
 
 
 def data_of_figures(directory: Path) -> dict[str, dict | None]:
-    """The data of each figure, from the records of a GPU and those of backward steps."""
+    """The data of each figure, from the records of a GPU and those of backward and decode steps."""
     results, backward = load(directory), load(directory.parent / "backward")
-    return {name: figure.data(backward if name in BACKWARD else results) for name, figure in FIGURES.items()}
+    decode = DecodeResults(directory.parent / "decode")
+    return {
+        name: figure.data(backward if name in BACKWARD else decode if name in DECODE else results)
+        for name, figure in FIGURES.items()
+    }
 
 
 def draw_figure(name: str, found: dict, directory: Path, kinds: tuple[str, ...]) -> None:

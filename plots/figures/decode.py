@@ -29,6 +29,11 @@ class DecodeResults:
         ]
         return own[-1] if own else None
 
+    def origin(self) -> str:
+        """GPU, commit and date, for the subtitle of a picture."""
+        date = max(record["date"] for record in self.records)[:10]
+        return f"{self.records[0]['device']}, commit {self.records[0]['commit'][:12]}, {date}"
+
 
 def microseconds(record: dict | None, field: str = "median_ms") -> str:
     return f"{1e3 * record[field]:.1f}" if record and field in record else "–"

@@ -40,7 +40,7 @@ LOOPS = {
     "wgmma": ("tensor cores", "`wgmma`", "wgmma"),
     "wgmma e4m3": ("tensor cores", "`wgmma` with e4m3", "wgmma_e4m3"),
 }
-BACKWARD_RIVALS = {"fa2": "FlashAttention-2", "cudnn": "cuDNN"}
+BACKWARD_RIVALS = {"fa2": "FlashAttention-2", "fa3": "FlashAttention-3", "cudnn": "cuDNN"}
 RIVALS = {
     "fa2": "FlashAttention-2",
     "fa3": "FlashAttention-3",
@@ -119,6 +119,8 @@ def speed(results: Results, step: str, before: str) -> list[str]:
 
 def masked(results: Results, step: str) -> list[str]:
     """The masks that FlexAttention was measured with, too."""
+    dtype = results.dtype_of(step)
+    full = {(r["head_dim"], r["seqlen"]): r["flops"] for r in results.select(step=step, dtype=dtype, mask="full")}
     rows = [
         [
             f"`{r['mask']}`",
@@ -126,18 +128,19 @@ def masked(results: Results, step: str) -> list[str]:
             r["seqlen"],
             f"{r['speed_over_flex']:.3g}",
             f"{r['mask_blocks'] / r['mask_blocks_active'] / r['speed_over_full']:.2f}",
+            f"{full[r['head_dim'], r['seqlen']] / r['flops'] / r['speed_over_full']:.2f}",
         ]
-        for r in results.select(step=step, dtype="fp16")
+        for r in results.select(step=step, dtype=dtype)
         if "speed_over_flex" in r and "speed_over_full" in r and r["mask"] not in MASKS
     ]
     return (
         [
             "",
             "Masks: the speedup over compiled FlexAttention, and the time of a block of 128 x 128 that is "
-            "not fully masked, as a multiple of its time with the full mask.",
+            "not fully masked and of an unmasked entry, as multiples of those with the full mask.",
             "",
             *grid(
-                ["mask", "D", "N", "speedup over FlexAttention", "time per block"],
+                ["mask", "D", "N", "speedup over FlexAttention", "time per block", "time per entry"],
                 sorted(rows, key=lambda row: (row[1], row[2], row[0])),
             ),
         ]
@@ -343,10 +346,50 @@ def times(program: str, records: list[dict]) -> str:
     return "\n".join(lines[1:])
 
 
+def shares(program: str, records: list[dict]) -> str:
+    """How the passes of a program of chapter 0 divide their time among stages: a table for each set of stages, with a
+    row for each size. Stages that are named after a step are attention."""
+    runs: list[list[dict]] = []
+    for record in records:
+        if record["program"] == program and record.get("ms"):
+            of_run = runs and record["n"] == runs[-1][0]["n"] and record["stage"] not in [r["stage"] for r in runs[-1]]
+            runs = [*runs[:-1], [*runs[-1], record]] if of_run else [*runs, [record]]
+    tables: dict[tuple[str, ...], list[list[dict]]] = {}
+    for run in sorted(runs, key=lambda run: run[0]["n"]):
+        tables.setdefault(tuple(record["stage"] for record in run), []).append(run)
+
+    def parts(run: list[dict]) -> list[tuple[list[dict], dict]]:
+        """The stages of each pass, and that of them which is attention."""
+        passes = [[r for r in run if r["pass"] == name] for name in dict.fromkeys(r["pass"] for r in run)]
+        return [(part, next(r for r in part if r["stage"].startswith("step"))) for part in passes]
+
+    lines = []
+    for table in tables.values():
+        first = table[0][0]
+        head, rows = ["N"], [[f"{run[0]['n']:,}"] for run in table]
+        for part, attention in parts(table[0]):
+            head += [*(f"`{r['stage']}`" for r in part), f"share of `{attention['stage']}`"]
+        for run, row in zip(table, rows, strict=True):
+            for part, attention in parts(run):
+                share = attention["ms"] / sum(r["ms"] for r in part)
+                row += [*(f"{r['ms']:.3g}" for r in part), f"**{100 * share:.0f} %**"]
+        lines += [
+            "",
+            f"Times in ms on one {first['device']}, medians of {first['samples']} runs in turns (commit "
+            f"{first['commit'][:12]}), and the share of attention in the forward and in the backward pass:",
+            "",
+            *grid(head, rows),
+        ]
+    return "\n".join(lines[1:])
+
+
 def with_times(page: Path, records: list[dict]) -> str:
-    """A page of chapter 0 with the times of its program, if it has the markers."""
-    text, name = page.read_text(), f"foundations times {page.stem}"
-    return with_section(text, name, WRITER, times(page.stem, records)) if f"<!-- {name}" in text else text
+    """A page of chapter 0 with the times of its program, where it has the markers."""
+    text = page.read_text()
+    for kind, content in (("times", times), ("shares", shares)):
+        if f"<!-- foundations {kind} {page.stem}: " in text:
+            text = with_section(text, f"foundations {kind} {page.stem}", WRITER, content(page.stem, records))
+    return text
 
 
 def foundation_records() -> list[dict]:
@@ -374,7 +417,7 @@ def taken(programs: Path) -> str:
                 "1 to 256" if dims == "any" else ", ".join(map(str, dims)),
                 ", ".join(of["dtypes"]),
                 ", ".join(of["masks"]),
-                "any" if least is None else "9.0 exactly" if least == 90 else f"{least / 10}",
+                "any" if least is None else f"{least / 10}" + " exactly" * of["ceiling"].startswith("wgmma"),
                 of["ceiling"],
             ),
             [],

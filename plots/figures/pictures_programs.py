@@ -1,8 +1,9 @@
 """Pictures of other programs of chapter 0: the bitonic network of f06, a pass of f06b, streams of f09, locks of f10, a cluster of
-f11."""
+f11, the shapes of f12."""
 
 from pathlib import Path
 
+from plots.figures.pictures_matrices import constants
 from plots.figures.pictures_svg import Picture
 
 KEYS = (6, 3, 7, 1, 8, 2, 5, 4)
@@ -213,6 +214,65 @@ def cluster(directory: Path) -> None:
     picture.save(directory)
 
 
+def layer(directory: Path) -> None:
+    """f12: the tensors of a layer, their heads, and where a head lies in a row."""
+    sizes = constants("f12")
+    heads, kv_heads, d = (sizes[f"{name}_ON_CPU"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM"))
+    c, width = heads * d, (heads + 2 * kv_heads) * d
+    picture = Picture(
+        "f12_layer",
+        470,
+        380,
+        "f12: the shapes of an attention layer",
+        f"X, of a row of {c} numbers for each token, times the weights of Q, K and V is QKV, whose rows have {width} "
+        f"numbers: {heads} heads of Q, {kv_heads} of K and {kv_heads} of V, {d} numbers each. Attention makes O of "
+        f"it, {heads} heads in rows of {c}, and O times Wo is Y. Backward the arrows go from dY to dX. Below, a row of "
+        f"QKV: head 1 of K begins {heads * d + d} numbers after the row, and the next row {width} numbers further.",
+    )
+    left, gap, scale, height = 8, 48, 62 / c, 62
+
+    def matrix(x: float, y: float, name: str, parts: list[tuple[str, int]], look: str = "n") -> float:
+        """A rectangle for each head, or one for all; returns its right end."""
+        end = x
+        for fill, count in parts:
+            for _ in range(count):
+                picture.tile(end, y, d * scale, height, fill, "", "thin")
+                end += d * scale
+        if not parts:
+            end = x + c * scale
+            picture.tile(x, y, c * scale, height, look, "", "thin")
+        picture.text((x + end) / 2, y + height + 17, name, "bold", "middle")
+        return end
+
+    three = [("q", heads), ("k", kv_heads), ("v", kv_heads)]
+    row = (("X", []), ("QKV", three), ("O", [("o", heads)]), ("Y", []))
+    shapes = ("B N x C", "B N x (H + 2 H_kv) D", "B N x H D", "B N x C")
+    picture.text(left, 20, "Forward: what a row of each matrix has for a token", "large")
+    for y, prefix, steps in ((34, "", ("Wqkv", "attend", "Wo")), (172, "d", ("W^T", "attend", "W^T"))):
+        x = left
+        for number, (name, parts) in enumerate(row):
+            start, x = x, matrix(x, y, prefix + name, parts)
+            if not prefix:
+                picture.text((start + x) / 2, y + height + 34, shapes[number], "small muted", "middle")
+            if number < 3:
+                ends = ((x + 3, y + height / 2), (x + gap - 3, y + height / 2))
+                picture.arrow(*(ends[::-1] if prefix else ends))
+                picture.text(x + gap / 2, y + height / 2 - 8, steps[number], "small", "middle")
+                x += gap
+    picture.text(left, 160, "Backward: the same shapes, from dY to dX", "large")
+    y, unit = 300, 454 / width
+    picture.text(left, y - 14, "A row of QKV: where each head begins", "large")
+    for head in range(heads + 2 * kv_heads):
+        fill, own = ("q", head) if head < heads else ("k", head - heads)
+        if head >= heads + kv_heads:
+            fill, own = "v", head - heads - kv_heads
+        picture.tile(left + head * d * unit, y, d * unit, 30, fill, "", "thin")
+        picture.text(left + (head + 0.5) * d * unit, y + 20, f"{fill.upper()} {own}", "small", "middle")
+        picture.text(left + head * d * unit, y + 46, str(head * d), "small muted")
+    picture.text(left, y + 70, f"+ {d}: the next head. + {width}: the next token.", "small")
+    picture.save(directory)
+
+
 def all_of(directory: Path) -> None:
-    for draw in (network, radix, streams, locks, cluster):
+    for draw in (network, radix, streams, locks, cluster, layer):
         draw(directory)

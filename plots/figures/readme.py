@@ -2,8 +2,8 @@
 
 Usage: python3 -m plots.figures.readme ROOT RESULTS-OF-A-GPU
 
-Writes between markers in ROOT/README.md and ROOT/docs/index.md, and two variants of each figure to
-ROOT/docs/pictures. The links to the public address, if CITATION.cff has one, are written there and in the
+Writes between markers in ROOT/README.md, ROOT/docs/index.md and ROOT/docs/figures.md, and two variants of each figure
+to ROOT/docs/pictures. The links to the public address, if CITATION.cff has one, are written there and in the
 notebook, too.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from plots import address
 from plots.figures import waterfall
-from plots.figures.all import data_of_figures, draw_figure
+from plots.figures.all import DECODE, data_of_figures, draw_figure
 from plots.figures.records import DENSE, HEADLINE, SHORT_NAMES, Results, load, name_of
 from plots.figures.style import THEMES
 from plots.sections import with_section
@@ -157,6 +157,33 @@ def markup(found: dict) -> str:
     )
 
 
+DECODE_ALT = {
+    "decode": "TB/s of K and V of each decode step and baseline in each case, below a kernel that only reads",
+    "decode_roofline": "The speed of decode steps under the measured ceilings, over operations per byte",
+}
+
+
+def decode_markup(name: str, found: dict | None) -> str:
+    """A figure of decode steps in HTML, if they were measured."""
+    if found is None:
+        return "Not measured on a GPU yet: `make bench DECODE=1`, then `make readme`."
+    return (
+        "<picture>\n"
+        f'  <source media="(prefers-color-scheme: dark)" srcset="pictures/{name}_dark.svg">\n'
+        f'  <img src="pictures/{name}_light.svg" width="800" alt="{DECODE_ALT[name]}">\n'
+        "</picture>"
+    )
+
+
+def write_figures(root: Path, figures: dict[str, dict | None]) -> None:
+    page = root / "docs/figures.md"
+    text = page.read_text(encoding="utf-8")
+    for name in DECODE:
+        markup_of = decode_markup(name, figures.get(name))
+        text = with_section(text, name, "`make readme` from plots/results", markup_of)
+    page.write_text(text, encoding="utf-8")
+
+
 def write_pages(root: Path, results: Results, found: dict, backward: Results) -> None:
     repository = address.repository(root)
     sections = {
@@ -179,6 +206,7 @@ def main() -> int:
     figures = {name: found for name, found in data_of_figures(Path(sys.argv[2])).items() if found is not None}
     for name, found in figures.items():
         draw_figure(name, found, root / "docs/pictures", ("svg",))
+    write_figures(root, figures)
     write_pages(root, results, figures[waterfall.NAME], load(Path(sys.argv[2]).parent / "backward"))
     return 0
 

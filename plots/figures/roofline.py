@@ -47,15 +47,18 @@ def data(results: Results, chapter: list[str]) -> dict | None:
     }
 
 
-def draw_roof(axes: Axes, ceilings: dict, left: float, right: float, theme: Theme) -> list[End]:
-    """Draws the slope of device memory, and a flat roof for each unit. Returns the labels of these."""
+def draw_roof(
+    axes: Axes, ceilings: dict, left: float, right: float, theme: Theme, memory: str = "device memory copy"
+) -> list[End]:
+    """Draws the slope of device memory, whose speed is that of `memory`, and a flat roof for each unit. Returns the
+    labels of these."""
     per_byte = ceilings["ceiling_copy_gb_per_s"] * 1e-3  # TFLOP/s at one operation a byte
     roofs = {name: ceilings[field] for field, name in CEILINGS.items() if field in ceilings}
     top = max(roofs.values())
     axes.plot([left, top / per_byte], [left * per_byte, top], color=theme.text, linewidth=1.4)
     (x0, y0), (x1, y1) = axes.transData.transform([(left, left * per_byte), (top / per_byte, top)])
     axes.annotate(
-        f"device memory copy: {per_byte:.2f} TB/s",
+        f"{memory}: {per_byte:.2f} TB/s",
         (left * 1.2, left * 1.2 * per_byte),
         (-2, 4),
         textcoords="offset points",

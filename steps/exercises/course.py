@@ -164,6 +164,10 @@ COURSE = (
             ("ex40", 2, 30, "dividing keys evenly, and merging by LSE"),
             ("broken36", 2, 20, "what has to happen before a block may be counted"),
             ("broken37", 1, 15, "what one pass leaves to the next"),
+            ("ex42", 3, 45, "equal shares of uneven work, and where they are cut"),
+            ("broken39", 2, 20, "which lengths a test has to try"),
+            ("ex41", 2, 30, "addresses by way of a table, looked up ahead"),
+            ("broken38", 2, 20, "what a loop carries from one tile to the next"),
         ),
     ),
 )

@@ -468,6 +468,25 @@ EXERCISES = {exercise.name: exercise for exercise in (
         Part("no key is read twice", 1, ("-k 3000 -H 4 -G 1",),
              counts=("global_load_sectors",), gpu="-b 1 -H 32 -G 8 -k 32768 -d 128")),
         fails="use of a float that nobody has set: at ", judge="judge_decode"),
+    Exercise("ex41", "step20b", ("__half, 64, 1", "__half, 64, 4", "__half, 128, 4"), (
+        Part("a cache without pages", 1, ("-k 300 -H 4 -G 1", "-b 2 --lengths 30,200 -d 128 -H 8 -G 2 --layout bnhd")),
+        Part("one sequence in pages", 2,
+             ("-k 40 -H 2 -G 2 --page-size 64", "-k 256 -H 4 -G 1 --page-size 16", "-k 300 -d 128 -H 4 -G 1 --page-size 32")),
+        Part("several sequences, a window, sequences without a key", 2,
+             ("-b 3 --lengths 0,300,31 -H 4 -G 1 --page-size 16", "-n 2 -k 150 -H 4 -G 2 -m window:33 --page-size 32",
+              "-b 4 --lengths 1-700 -H 2 -G 1 --page-size 256")),
+        Part("as few loads as the solution, or its time", 1, ("-k 4000 -H 4 -G 1 --page-size 16",),
+             counts=("global_load_requests",), gpu="-b 1 -H 32 -G 8 -k 32768 -d 128 --page-size 16", gpu_limits=(1.1, 2))),
+        fails="read of global memory that nobody wrote: at common/device/decode_part.cuh", judge="judge_decode"),
+    Exercise("ex42", "step20", ("__half, 64, 1", "__half, 64, 4", "__half, 128, 4"), (
+        Part("whole row groups", 1, ("-k 60 -H 4 -G 4", "-k 128 -H 16 -G 4 -b 8")),
+        Part("shares that begin and end within a row group", 2, ("-k 3000 -H 4 -G 1", "-k 2000 -H 8 -G 2 -d 128")),
+        Part("other lengths", 2,
+             ("-b 3 --lengths 700,0,2500 -H 4 -G 2", "-b 9 --lengths log:1-2000 -H 4 -G 1",
+              "-n 3 -b 3 --lengths 2,900,300 -H 4 -G 2 -m window:200")),
+        Part("no tile is read twice", 1, ("-b 5 --lengths 100,1500,64,900,1 -H 4 -G 1",),
+             counts=("global_load_sectors",), gpu="-b 64 -H 32 -G 8 --lengths log:100-32768 -d 128", gpu_limits=(1.1, 3))),
+        fails="values never written", judge="judge_decode"),
     Exercise("broken01", "step02", ("__half, 64, 64, 32",), (
         Part("two tiles of keys", 2, ("-n 64",)),
         Part("more tiles, incomplete ones, a causal mask, grouped heads", 1,
@@ -675,4 +694,14 @@ EXERCISES = {exercise.name: exercise for exercise in (
         Part("one part", 1, ("-k 60 -H 4 -G 1",)),
         Part("several parts", 3, ("-k 3000 -H 4 -G 1", "-k 900 -b 2 --lengths 100,900"))),
         fails="not 0 after the pass: ", judge="judge_decode"),
+    Exercise("broken38", "step20b", ("__half, 64, 1", "__half, 64, 4"), (
+        Part("one page, and four", 1, ("-k 200 -H 4 -G 1 --page-size 256", "-k 900 -H 4 -G 1 --page-size 256")),
+        Part("more pages, smaller ones", 3,
+             ("-k 3000 -H 4 -G 1 --page-size 256", "-b 2 --lengths 300,70 -H 4 -G 2 --page-size 16",
+              "-n 2 -k 150 -H 4 -G 2 -m window:33 --page-size 32"))),
+        fails="4 of 4 checked rows of O", judge="judge_decode"),
+    Exercise("broken39", "step20", ("__half, 64, 1", "__half, 64, 4"), (
+        Part("most lengths", 1, ("-k 1000 -H 4 -G 1", "-k 64 -H 4 -G 1")),
+        Part("all lengths", 3, ("-k 65 -H 4 -G 1", "-b 3 --lengths 1025,300,193 -H 4 -G 2", "-n 4 -b 2 --lengths 66,131 -H 4 -G 2"))),
+        fails="is explained (to 0.00019) by this: the last key that the mask allows is missing", judge="judge_decode"),
 )}

@@ -21,7 +21,7 @@
 enum { MOST_STAGES = 16, MOST_ROUNDS = 1000, WARM_UPS = 2 };
 
 typedef struct Stage {
-  const char *name;
+  const char *name, *pass; /* pass: of which it is a part, or NULL */
   void (*launch)(void);
   double bytes, flops;
   bool is_library, right;
@@ -32,7 +32,7 @@ typedef struct Stage {
 static struct {
   const Program *program;
   Run run;
-  const char *json_path, *only; /* or NULL */
+  const char *json_path, *only, *pass; /* or NULL */
   int64_t rounds;
   ReportRequest report;
   bool help, version;
@@ -192,12 +192,17 @@ void foundation_work(double bytes, double flops) {
   state.flops = flops;
 }
 
+void foundation_pass(const char *name) {
+  state.pass = name;
+}
+
 static void run_stage(const char *name, void (*launch)(void), bool (*is_right)(char note[200]),
                       bool is_library) {
   if (state.only != NULL && strcmp(state.only, name) != 0) return;
   if (state.stage_count == MOST_STAGES) stop(EXIT_DEVICE, "too many stages");
   Stage *stage = &state.stages[state.stage_count++];
   *stage = (Stage){.name = name,
+                   .pass = state.pass,
                    .launch = launch,
                    .bytes = state.bytes,
                    .flops = state.flops,
@@ -339,6 +344,14 @@ static const Stage *library(void) {
   return NULL;
 }
 
+static double pass_ms(const char *pass) {
+  double sum = 0;
+  for (int i = 0; i < state.stage_count; i++) {
+    if (state.stages[i].pass == pass) sum += median_ms(&state.stages[i]);
+  }
+  return sum;
+}
+
 static void print_table(const char *device, const Ceilings *ceilings, FILE *out) {
   const bool timed = state.run.on_gpu && state.rounds > 0;
   fprintf(out, "%s: n = %lld, %s\n", state.program->name, (long long)state.run.n, device);
@@ -353,6 +366,7 @@ static void print_table(const char *device, const Ceilings *ceilings, FILE *out)
         fprintf(out, "  %6.0f GB/s, %.2f of a copy", rate, rate / ceilings->copy_gb_per_s);
       }
       if (s->flops > 0) fprintf(out, "  %6.1f TFLOP/s", 1e-9 * s->flops / ms);
+      if (s->pass != NULL) fprintf(out, "  %2.0f %% of %s", 100 * ms / pass_ms(s->pass), s->pass);
       if (library() != NULL && s != library()) {
         fprintf(out, "  %.2f x the speed of %s", median_ms(library()) / ms, library()->name);
       }
@@ -369,6 +383,7 @@ static bool append_json(const char *device, const Ceilings *ceilings, Error *err
     json_begin(&object);
     json_string(&object, "program", state.program->name);
     json_string(&object, "stage", s->name);
+    if (s->pass != NULL) json_string(&object, "pass", s->pass);
     json_string(&object, "commit", version_commit());
     json_string(&object, "device", device);
     json_integer(&object, "n", state.run.n);

@@ -45,6 +45,10 @@ Run foundation_begin(int argc, char **argv, const Program *program);
 /** The work of the stages that follow, for their rates; 0: no such rate is printed. */
 void foundation_work(double bytes, double flops);
 
+/** The stages that follow are parts of a pass of this name: the table also says which share of its
+ * time each of them takes. */
+void foundation_pass(const char *name);
+
 /**
  * Runs `launch`, which puts kernels into the default stream, and asks `is_right` about the result.
  * `is_right` may leave a line, such as the first fault, in `note`, which the table shows. Returns

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from tests.lib.programs import REPOSITORY
 
 SITE = REPOSITORY / "build/docs/site"
-EXPLORERS = ("fragments", "banks", "timeline")
+EXPLORERS = ("fragments", "banks", "timeline", "shares")
 WRITTEN = [
     "contributing",
     "changelog",

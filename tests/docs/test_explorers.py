@@ -4,7 +4,10 @@ Their texts are compared with what an H200 printed (tests/data/layouts_h200.txt)
 counts of the steps.
 """
 
+import json
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -320,3 +323,112 @@ def test_banks_by_mouse_and_by_keyboard(page: Page) -> None:
     assert page.url.endswith("#04,64,q_ldmatrix,padded")
     assert press(page, "Tab", "ArrowRight", "ArrowDown").startswith("Lane 9: row 9, ")
     assert press(page, "End").startswith("Lane 31: row 15, columns 8 to 15 of Q")
+
+
+# --- Shares -----------------------------------------------------------------------------------------
+
+# SMs, key/value heads, query heads of each, head dimension, lengths.
+DECODED = [
+    (4, 2, 4, 64, (700, 33, 2500, 1200)),
+    (132, 8, 4, 128, (4096,) * 8),  # 64 row groups: shares without seams
+    (132, 8, 4, 128, (32768, 100, 5, 1, 0, 7000)),
+    (132, 1, 16, 256, (131072,)),  # parts are so large that not all blocks have a place for them
+    (16, 4, 1, 64, (65, 64, 63, 0, 129)),
+    (2, 32, 2, 256, (17, 16, 15, 1000)),
+    (1, 3, 3, 128, (1,)),
+    (64, 2, 8, 64, tuple(range(1, 6400, 100))),
+    (8, 1, 1, 128, (0, 0, 9000)),
+    (132, 32, 1, 128, (2048,) * 64),  # more row groups than places
+]
+
+
+@pytest.mark.parametrize("sms, heads, group, dim, lengths", DECODED)
+def test_shares_are_those_of_the_kernels(
+    page: Page, sms: int, heads: int, group: int, dim: int, lengths: tuple[int, ...]
+) -> None:
+    """The parts that step 19 makes on the host, and the schedule that a kernel makes for step 20."""
+    words = [heads, group, dim, *lengths]
+    program = REPOSITORY / "build/cpu/explorers/explorer_data"
+    environment = {**os.environ, "SIMT_SMS": str(sms)}
+    done = subprocess.run(
+        [program, "schedule", *map(str, words)], env=environment, capture_output=True, text=True, check=True
+    )
+    made = json.loads(done.stdout)
+    open_page(page, "shares.html")
+    said = page.evaluate(
+        "problem => plan(problem)", {"sms": sms, "heads": heads, "group": group, "dim": dim, "lengths": lengths}
+    )
+    assert (said["parts"], len(said["rowGroups"])) == (made["parts"], made["row_groups"])
+    of_sequence = said["parts"] * len(said["rowGroups"]) // len(lengths)
+    tile, configured = said["config"]["tile"], said["config"]["rows"]
+    for i, (begin, end) in enumerate(made["split"]):
+        sequence, part = divmod(i, made["parts"])
+        for block in said["split"][sequence * of_sequence + part : (sequence + 1) * of_sequence : made["parts"]]:
+            (bar,) = block["bars"]
+            assert (block["part"], bar["first"] * tile, bar["count"]) == (part, begin, -((begin - end) // tile))
+    shares = [
+        [
+            share["bars"][0]["group"],
+            share["bars"][0]["first"],
+            sum(bar["count"] for bar in share["bars"]),
+            share["bars"][-1]["group"],
+            share["begin"],
+            share["parts"],
+        ]
+        for share in said["shares"]
+    ]
+    assert shares == [share for share in made["shares"] if share[2]]
+    assert configured == min(4, 1 << (group - 1).bit_length())
+
+
+def test_shares_have_the_blocks_of_the_steps(page: Page) -> None:
+    """Of a device with so many multiprocessors as the CPU backend has."""
+    options = "-b 3 --lengths 700,33,1000 -d 64 -H 8 -G 2".split()
+    open_page(page, "shares.html")
+    said = page.evaluate(
+        "problem => plan(problem)", {"sms": 4, "heads": 2, "group": 4, "dim": 64, "lengths": [700, 33, 1000]}
+    )
+    for name, blocks in (("step19", len(said["split"])), ("step20", len(said["shares"]))):
+        text = Program(name).run(*options, "--info").stdout
+        assert re.search(r"decode: (\d+) blocks", text)[1] == str(blocks)
+        assert f"{said['config']['rows']} rows of Q, {said['config']['tile']} rows of K and V" in text
+
+
+def test_shares_by_mouse_and_by_keyboard(page: Page) -> None:
+    """Three sequences of 5, 2 and 9 tiles in four blocks: the example of docs/step20.md."""
+    open_page(page, "shares.html#1,1,4,64,320-128-576")
+    assert page.inner_text("#shares-note").startswith("4 blocks; 2 row groups with seams, 5 parts to merge. ")
+    assert hover(page, "shares", 1) == (
+        "Step 20, block 1, 4 tiles of row group 0 (sequence 0, head 0, rows 0 to 3): keys 256 to 319; "
+        "row group 1 (sequence 1, head 0, rows 0 to 3): all 128 keys; "
+        "row group 2 (sequence 2, head 0, rows 0 to 3): keys 0 to 63. It merges the 3 parts of row group 2."
+    )
+    assert hover(page, "split", 2) == (
+        "Step 19, block 2, part 1 of 1 of row group 2 (sequence 2, head 0, rows 0 to 3): all 576 keys."
+    )
+    page.focus("#dim")
+    assert press(page, "Tab", "End").startswith("Step 19, block ")
+    text = press(page, "Tab", "End")
+    assert text.startswith(
+        "Step 20, block 3, 4 tiles of row group 2 (sequence 2, head 0, rows 0 to 3): keys 320 to 575."
+    )
+    assert text.endswith(" Block 1 merges the 3 parts of row group 2.")
+    assert press(page, "Home").startswith("Step 20, block 0, 4 tiles of row group 0 (")
+    assert page.locator("#shares .mark.current").count() == 1
+    assert page.locator("#shares .seam").count() == 6  # on both sides of three cuts
+
+
+def test_lengths_are_typed_or_drawn(page: Page) -> None:
+    open_page(page, "shares.html")
+    page.fill("#lengths", "10, 20 30")
+    page.press("#lengths", "Enter")
+    assert page.url.endswith(",10-20-30")
+    for wrong in ("", "1,x", "-5", "0", "1.5", "131073", ",".join(["1"] * 65)):
+        page.fill("#lengths", wrong)
+        page.press("#lengths", "Enter")
+        assert page.inner_text("#answer") == "Type 1 to 64 lengths, up to 131072 keys, not all 0."
+    page.select_option("#drawn", "log")
+    lengths = [int(word) for word in page.input_value("#lengths").split(", ")]
+    assert len(lengths) == 32 and 100 <= min(lengths) < 300 < 10000 < max(lengths) <= 32768
+    (row,) = re.findall(r"(\d+) % of all places", page.inner_text("#shares-note"))
+    assert int(row) < int(re.search(r"(\d+) % of all places", page.inner_text("#split-note"))[1])

@@ -2,8 +2,7 @@
  * @file
  * Makes a step's program append the lab's counts to the file that LAB_COUNTS names: one JSON object
  * for each kernel and each source line. The linker replaces lab_take_results() with this (--wrap),
- * so a run with --report needs no other change. The device has as many multiprocessors as an H200,
- * so that persistent kernels have as many blocks as there.
+ * so a run with --report needs no other change.
  */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
@@ -12,19 +11,8 @@
 #include "host/base/json.h"
 #include "simt/lab/lab.h"
 
-enum { MULTIPROCESSORS = 132 };
-
 void __real_lab_take_results(LabResults *results);
 void __wrap_lab_take_results(LabResults *results);
-cudaError_t __real_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
-cudaError_t __wrap_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
-
-cudaError_t __wrap_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
-  const cudaError_t status = __real_cudaDeviceGetAttribute(value, attribute, device);
-  if (attribute == cudaDevAttrMultiProcessorCount) *value = MULTIPROCESSORS;
-  return status;
-}
-
 static void add(JsonObject *record, const char *what, const char *field, uint64_t value) {
   char key[64];
   snprintf(key, sizeof key, "%s_%s", what, field);

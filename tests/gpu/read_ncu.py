@@ -24,6 +24,9 @@ OPCODES = {
     "LDGSTS": "copies",
     "SHFL": "shuffles",
     "BAR": "barriers",
+    "MEMBAR": "fences",
+    "CCTL": "fences",
+    "LD": "generic_loads",
 }
 SECTORS = {"LDG": "global_load_sectors", "STG": "global_store_sectors", "LDGSTS": "copy_sectors"}
 # Executed, whether or not a lane was active.
@@ -33,6 +36,7 @@ WAVEFRONTS = {
     "LDSM": "shared_load_wavefronts",
     "STS": "shared_store_wavefronts",
     "STSM": "shared_store_wavefronts",
+    "ST": "shared_store_wavefronts",  # into another block of the cluster
 }
 METRICS = {
     "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
@@ -84,6 +88,7 @@ def count_source(rows: list[dict]) -> Counter:
                 "thread_index_reads",
                 "empty_shared_loads",
                 "empty_copies",
+                "empty_local_accesses",
             ],
             0,
         )
@@ -101,6 +106,8 @@ def count_source(rows: list[dict]) -> Counter:
             counts["empty_copies"] += executed - copying
             if not (executed := copying):
                 continue
+        if opcode in ("LDL", "STL") and int(row["Predicated-On Thread Instructions Executed"]) == 0:
+            counts["empty_local_accesses"] += executed
         if opcode in MEMORY:
             counts[MEMORY[opcode]] += executed
         if opcode in OPCODES and not (opcode == "BAR" and operands[0].rstrip(",") != "0x0"):  # named

@@ -46,7 +46,8 @@ sanitize_all() {
         echo "sanitize $tool $program -b 2 -H 96 -n 130 -k 90 -m causal -d $d --repeat 0 --check all"
       done
     done
-    "$program" --info -d 64 >/dev/null 2>&1 || continue # has no such problems
+    # Has no such problems: it takes D = 256 alone, or its gradients would lie like K and V.
+    "$program" --info -d 64 --json - 2>/dev/null | grep '"kind"' | grep -qv '"kind": "backward"' || continue
     echo "sanitize memcheck $build/under_test/$(basename "$program") guarded"
   done | xargs -P 12 -d '\n' -I{} bash -c '{}'
 }

@@ -119,17 +119,18 @@ def _answer(
     up the query heads of each group."""
     unit, y_norms = UNIT[dtype], _norms(y)
     value, wrong, normal, x_base = factor * summed(x @ y), _rounding(dtype, x), unit * np.abs(x), x
+    likely_wrong = wrong
     if rounded_p:
         larger = P_FACTOR[dtype]
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where(probs > 0, x / probs, 0)
-        wrong = wrong + _rounding(dtype, larger * probs) / larger * np.abs(ratio)
-        normal = 2 * normal
+        of_p = _rounding(dtype, larger * probs) / larger * np.abs(ratio)
+        wrong, likely_wrong, normal = wrong + of_p, np.hypot(wrong, of_p), np.hypot(normal, normal)
         x_base = _rounded(dtype, larger * probs, probs) / larger * ratio
     base = round_to(dtype, factor * summed(_rounded(dtype, x_base, probs) @ y))
     most = _norms(factor * summed(wrong @ np.abs(y)) + _rounding(dtype, value))
     likely, likely_if_normal = (
-        2 * factor * np.sqrt(summed((e * e) @ (y_norms**2)[..., None])[..., 0]) for e in (wrong, normal)
+        2 * factor * np.sqrt(summed((e * e) @ (y_norms**2)[..., None])[..., 0]) for e in (likely_wrong, normal)
     )
     size = factor * summed(fp32 @ y_norms[..., None])[..., 0]
     norms, of_base = _norms(value), _norms(base - value)

@@ -102,6 +102,43 @@ static Place place_like(Problem *p, int tensor, const Place *place) {
   return place_in_one(p, tensor, (place->base - place->allocation) / element_bytes(p, tensor));
 }
 
+/** How often solve_backward() repeats the pass. */
+static int repetitions = 0;
+
+/** Repeats a pass whose gradients are there, and compares all bytes of the new ones with them. */
+static void repeat(const Problem *p, const BackwardTensors *t, int heads,
+                   const Place gradients[O]) {
+  char *expected[O];
+  for (int tensor = Q; tensor <= V; tensor++) {
+    const size_t bytes = gradients[tensor].bytes;
+    expected[tensor] = host_memory(bytes);
+    require(cudaMemcpy(expected[tensor], gradients[tensor].allocation, bytes, cudaMemcpyDefault),
+            "copy of gradients");
+  }
+  for (int i = 0; i < repetitions; i++) {
+    for (int tensor = Q; tensor <= V; tensor++) {
+      const Place *to = &gradients[tensor];
+      require(cudaMemset(to->allocation, NAN_BYTE, to->bytes), "memset");
+    }
+    require(step.backward(p, t, heads, 0), "launch");
+    bool same = true;
+    for (int tensor = Q; tensor <= V; tensor++) {
+      const size_t bytes = gradients[tensor].bytes;
+      char *found = host_memory(bytes);
+      require(cudaMemcpy(found, gradients[tensor].allocation, bytes, cudaMemcpyDefault), "kernel");
+      same = same && memcmp(found, expected[tensor], bytes) == 0;
+      free(found);
+    }
+    printf("again, D=%d, %s mask: ", p->head_dim, p->mask == MASK_FULL ? "full" : "causal");
+    if (same) {
+      printf("same bits\n");
+    } else {
+      wrong("other bits than before");
+    }
+  }
+  for (int tensor = Q; tensor <= V; tensor++) free(expected[tensor]);
+}
+
 /** The same as solve() for a backward step. */
 static Answer solve_backward(Problem *p, Place places[TENSORS], int heads, bool spread) {
   const size_t lse_bytes = sizeof(float) * (size_t)row_count(p, O);
@@ -131,6 +168,7 @@ static Answer solve_backward(Problem *p, Place places[TENSORS], int heads, bool 
   require(step.backward(p, &t, heads, 0), "launch");
   if (step.workspace_zero) require(step.backward(p, &t, heads, 0), "second launch");
   require(cudaDeviceSynchronize(), "kernel");
+  if (repetitions > 0) repeat(p, &t, heads, gradients);
 
   Answer answer = {host_memory(sizeof(uint16_t) * value_count(p)), host_memory(lse_bytes)};
   memset(answer.lse, 0, lse_bytes);

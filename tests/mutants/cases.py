@@ -330,6 +330,8 @@ DECODE = [
     "-b 5 -H 4 -G 1 --lengths 700,1,0,31,128 -d 64",
     "-b 40 -H 2 -G 1 --lengths 0-90 -d 64",
     "-b 1 -H 1 -k 300 -d 64 -i sink",
+    "-b 1 -H 1 -k 10 -d 64",  # fewer tiles than the shortest share has
+    "-b 2 -H 2 -G 1 -n 4 --lengths 193,512 -d 64",  # a part in which three of four queries have no key
 ]
 DECODE_PAGES = [
     "-b 2 -H 4 -G 2 --lengths 16,49 -d 64 --page-size 16",
@@ -342,6 +344,7 @@ DECODE_E4M3 = [
     "-b 3 -H 8 -G 2 --lengths 0,257,15 -d 64 --kv-dtype e4m3",
     "-b 2 -H 4 -G 2 -n 4 --lengths 3,200 -d 64 --kv-dtype e4m3 --layout bnhd -i outlier",
     "-b 1 -H 2 -G 1 -k 1100 -d 64 --kv-dtype e4m3",
+    "-b 2 -H 8 -G 1 --lengths 300,33 -d 128 --kv-dtype e4m3",  # other columns of a lane than D = 64
 ]
 
 
@@ -440,9 +443,8 @@ def write_cases(facts: dict, head_dims: Sequence[int], directory: Path) -> list[
 
 def write_decode_cases(facts: dict, directory: Path) -> list[tuple[Path, dict[str, str]]]:
     """The same for a decode step; some it may refuse."""
-    lines = DECODE if facts["kv_dtypes"] != ["e4m3"] else []
     lines = (
-        lines + (DECODE_PAGES if facts["page_sizes"] else []) + (DECODE_E4M3 if "e4m3" in facts["kv_dtypes"] else [])
+        DECODE + (DECODE_PAGES if facts["page_sizes"] else []) + (DECODE_E4M3 if "e4m3" in facts["kv_dtypes"] else [])
     )
     runs = [({}, lines)]
     if facts["workspace_zero"] or len(facts["launches"]) == 1:  # blocks that wait for others, in another order

@@ -127,8 +127,11 @@ static void multiply_block(const double *x, const double (*columns)[BLOCK], int 
 
 /* A term x y of a row. */
 typedef struct Term {
-  double x, rounded;   /* x in base */
-  double most, normal; /* the most that rounding errs by, and if there were no subnormal numbers */
+  double x, rounded; /* x in base */
+  double most;       /* the most that rounding errs by */
+  /* Two roundings are independent: root of the sum of the squares of both; `normal`: if there were
+   * no subnormal numbers. */
+  double likely, normal;
 } Term;
 
 ANY_VECTOR_WIDTH
@@ -139,7 +142,7 @@ static void add_term(Term term, const double *y, double length, int dim, Sums *r
     sums->base[d] = sums->base[d] + term.rounded * y[d];
     sums->most[d] = sums->most[d] + term.most * fabs(y[d]);
   }
-  sums->spread += term.most * length * term.most * length;
+  sums->spread += term.likely * length * term.likely * length;
   sums->normal_spread += term.normal * length * term.normal * length;
 }
 
@@ -165,13 +168,16 @@ static double round_to(Dtype dtype, double x, double prob) {
 static Term term_of_ds(const Job *job, double prob, double factor) {
   const Dtype dtype = job->problem->dtype;
   const double x = prob * factor, normal = unit_roundoff(dtype) * fabs(x);
-  Term term = {.x = x, .most = rounding_error(dtype, x), .normal = normal};
+  const double of_ds = rounding_error(dtype, x);
+  Term term = {.x = x, .most = of_ds, .likely = of_ds, .normal = normal};
   double p = prob;
   if (job->inputs->rounded_p) {
     const double larger = dtype == DTYPE_FP16 ? P_FACTOR : 1;
     p = round_to(dtype, prob * larger, prob) / larger;
-    term.most += rounding_error(dtype, prob * larger) / larger * fabs(factor);
-    term.normal += normal;
+    const double of_p = rounding_error(dtype, prob * larger) / larger * fabs(factor);
+    term.most = of_ds + of_p;
+    term.likely = hypot(of_ds, of_p);
+    term.normal = hypot(normal, normal);
   }
   term.rounded = round_to(dtype, p * factor, prob);
   return term;
@@ -203,8 +209,8 @@ static void add_block(const Job *job, Work *work, Row *row, RowIndex own, int64_
     add_term(ds, work->a[j], work->a_length[j], p->head_dim, sums);
     sums->fp32_size += (prob * size + of_score * fabs(ds.x) + FLUSHED) * work->a_length[j];
     if (!job->of_keys) continue;
-    const Term of_p = {prob, round_to(p->dtype, prob, prob), rounding_error(p->dtype, prob),
-                       unit_roundoff(p->dtype) * prob};
+    const double e = rounding_error(p->dtype, prob);
+    const Term of_p = {prob, round_to(p->dtype, prob, prob), e, e, unit_roundoff(p->dtype) * prob};
     add_term(of_p, work->b[j], work->b_length[j], p->head_dim, sums + 1);
     sums[1].fp32_size += ((1 + of_score) * prob + FLUSHED) * work->b_length[j];
   }

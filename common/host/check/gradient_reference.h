@@ -27,7 +27,9 @@ typedef struct GradientRow {
   /** [head_dim] as far as rounding may move each element: sum of e |y|, and that of the result. e
    * is the most that rounding x errs by. */
   const double *most;
-  double spread; /**< root of the sum of (e ||y||)^2: as far as independent errors move the row */
+  /** Root of the sum of (e ||y||)^2: as far as independent errors move the row. Where x is rounded
+   * twice, e^2 is here the sum of the squares of both errors. */
+  double spread;
   double normal_spread; /**< the same if no x were rounded to a subnormal number */
   /** Sum of ||y|| times what |x| would be if dP and D did not cancel, and of ||x y|| times the size
    * of the scores: rounding in fp32 errs by parts of it. */

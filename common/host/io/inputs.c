@@ -144,25 +144,25 @@ static uint16_t element(const Source *source, const Problem *p, const Tensor *te
   return element_bits(tensor->dtype, number(source, p, tensor, row, d) / scale);
 }
 
-/** Chooses the scales of a tensor; NaN are ignored. */
+/** Chooses the scales of a tensor; NaN are ignored. Sequences that read pages of a file may have
+ * the same page, whose numbers are divided by one scale, so there they have the same scales. */
 static void find_scales(const Source *source, const Problem *p, const Tensor *tensor,
                         bool one_scale, float *scales) {
   const int64_t count = (int64_t)p->batch * p->kv_heads, rows = rows_of_scale(p, tensor);
-  double most = 0;
-#pragma omp parallel for reduction(max : most)
-  for (int64_t i = 0; i < count; i++) {
+  const bool shared = source->kind == INPUT_DIRECTORY && p->page_size > 0;
+  const int64_t different = one_scale ? 1 : shared ? p->kv_heads : count;
+  for (int64_t i = 0; i < different; i++) { /* heads i, i + different, ... have one scale */
     double largest = 0;
-    for (int64_t row = i * rows; row < (i + 1) * rows; row++) {
+#pragma omp parallel for reduction(max : largest)
+    for (int64_t j = 0; j < count / different * rows; j++) {
+      const int64_t row = (i + j / rows * different) * rows + j % rows;
       if (is_past(tensor, row)) continue;
       for (int d = 0; d < p->head_dim; d++) {
         largest = fmax(largest, fabs(number(source, p, tensor, row, d)));
       }
     }
-    scales[i] = largest < SMALLEST_SCALED ? 1 : (float)(largest / E4M3_LARGEST);
-    most = fmax(most, largest);
-  }
-  for (int64_t i = 0; one_scale && i < count; i++) {
-    scales[i] = most < SMALLEST_SCALED ? 1 : (float)(most / E4M3_LARGEST);
+    const float scale = largest < SMALLEST_SCALED ? 1 : (float)(largest / E4M3_LARGEST);
+    for (int64_t j = i; j < count; j += different) scales[j] = scale;
   }
 }
 

@@ -60,7 +60,8 @@ bool inputs_open(const char *directory, Problem *problem, Inputs *inputs, Error 
  * other scores are about N(0,1). constant: 0.5 everywhere. A directory: what inputs_open() read.
  *
  * For DTYPE_E4M3, numbers are divided by the scale of their key/value head, the largest magnitude
- * there / 448, or with `one_scale` by that of the whole tensor.
+ * there / 448, or with `one_scale` by that of the whole tensor. For a cache from files in pages it
+ * is the largest magnitude in this head of all sequences.
  */
 bool inputs_fill(const Problem *problem, InputKind kind, uint64_t seed, const int32_t *spiky_keys,
                  bool one_scale, Inputs *inputs, Error *error);

@@ -64,7 +64,7 @@ typedef struct cudaDeviceProp {
   int maxThreadsPerBlock;
   int major;
   int minor;
-  int multiProcessorCount; /**< 4, whatever the number of OS threads */
+  int multiProcessorCount; /**< SIMT_SMS, whatever the number of OS threads */
   int l2CacheSize;         /**< 0: no cache is simulated */
   int maxThreadsPerMultiProcessor;
   size_t sharedMemPerMultiprocessor;

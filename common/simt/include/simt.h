@@ -10,7 +10,7 @@
  * run first, so a lock or a flag within a block works. A thread that spins on memory without
  * either, or on another block, may spin forever.
  *
- * Five environment variables, read at first use; a wrong value ends the program with exit code 2:
+ * Six environment variables, read at first use; a wrong value ends the program with exit code 2:
  *
  * - SIMT_THREADS: OS threads, 1 to 16 (default: one per CPU). The thread that launches is one of
  *   them.
@@ -20,6 +20,8 @@
  *   (default: half of the machine's memory). Only memory that is written is taken from the machine.
  * - SIMT_SHARED: shared memory that a block of the simulated device may ask for, 48K to 227K
  *   (default: 227K); a multiprocessor has 1K more. A lower value simulates a smaller GPU.
+ * - SIMT_SMS: multiprocessors of the simulated device, 1 to 1024 (default: 4). Nothing runs on
+ * them, but programs ask how many there are.
  * - SIMT_WGMMA: warpgroup (default) or warp; whether the first wait of a warp completes a wgmma for
  *   the whole warpgroup, or each warp's own wait completes its part.
  */

@@ -6,7 +6,7 @@
 
 /* Few multiprocessors, so that small problems let the blocks of persistent kernels go on to a
  * second tile; not the number of OS threads, so that counts do not depend on it. */
-enum { COMPUTE_MAJOR = 9, COMPUTE_MINOR = 0, MULTIPROCESSORS = 4 };
+enum { COMPUTE_MAJOR = 9, COMPUTE_MINOR = 0 };
 
 /** After a kernel has failed, calls do nothing, and simt_result() returns the kernel's error. */
 static bool failed_before(void) {
@@ -38,7 +38,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
       .maxThreadsPerBlock = MAX_THREADS,
       .major = COMPUTE_MAJOR,
       .minor = COMPUTE_MINOR,
-      .multiProcessorCount = MULTIPROCESSORS,
+      .multiProcessorCount = settings->multiprocessors,
       .maxThreadsPerMultiProcessor = THREADS_PER_MULTIPROCESSOR,
       .sharedMemPerMultiprocessor = settings->shared_bytes + RESERVED_SHARED_BYTES,
       .sharedMemPerBlockOptin = settings->shared_bytes,

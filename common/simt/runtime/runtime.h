@@ -69,6 +69,7 @@ typedef enum Order { FORWARD, REVERSE, RANDOM } Order;
 
 typedef struct Settings {
   int workers;
+  int multiprocessors; /* of the simulated device */
   Order order;
   uint64_t seed;
   size_t memory_bytes;

@@ -8,6 +8,8 @@
 
 #include "runtime.h"
 
+enum { DEFAULT_MULTIPROCESSORS = 4, MAX_MULTIPROCESSORS = 1024 };
+
 static Settings settings;
 static pthread_once_t settings_read = PTHREAD_ONCE_INIT;
 
@@ -32,13 +34,15 @@ static int default_workers(void) {
   return count < MAX_WORKERS ? count : MAX_WORKERS;
 }
 
-static int read_workers(void) {
-  const char *value = getenv("SIMT_THREADS");
-  if (value == NULL) return default_workers();
+/** A whole number from 1 to `most`. */
+static int read_count(const char *variable, int count, int most, const char *right) {
+  const char *value = getenv(variable);
+  if (value == NULL) return count;
   unsigned long long number = 0;
   const char *end;
-  if (!parse_number(value, &number, &end) || *end != '\0' || number < 1 || number > MAX_WORKERS) {
-    refuse("SIMT_THREADS", value, "a whole number from 1 to 16");
+  if (!parse_number(value, &number, &end) || *end != '\0' || number < 1 ||
+      number > (unsigned long long)most) {
+    refuse(variable, value, right);
   }
   return (int)number;
 }
@@ -91,7 +95,10 @@ static bool read_warps_complete_alone(void) {
 }
 
 void simt_read_settings(void) {
-  settings.workers = read_workers();
+  settings.workers =
+      read_count("SIMT_THREADS", default_workers(), MAX_WORKERS, "a whole number from 1 to 16");
+  settings.multiprocessors = read_count("SIMT_SMS", DEFAULT_MULTIPROCESSORS, MAX_MULTIPROCESSORS,
+                                        "a whole number from 1 to 1024");
   settings.order = read_order(&settings.seed);
   settings.memory_bytes =
       read_size("SIMT_MEMORY", (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE) / 2,

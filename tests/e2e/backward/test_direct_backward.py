@@ -12,13 +12,13 @@ from tests.lib.programs import RIGHT, STEP_DIR, Program
 SAME_BITS_RUNS = int(os.environ.get("SAME_BITS_RUNS", "1"))
 
 
-def lines_of(step: Program, trial: str, timeout: int = 300) -> list[str]:
+def lines_of(step: Program, trial: str) -> list[str]:
     """The line printed for each problem of a trial, or of a half: "padded 0"; no answer may be wrong."""
     done = subprocess.run(
         [STEP_DIR / "under_test" / step.name, *trial.split()],
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=300,
         check=False,
     )
     assert (done.returncode, done.stderr) == (RIGHT, ""), done.stdout + done.stderr
@@ -55,6 +55,6 @@ def test_the_same_bits_again(step: Program) -> None:
     SAME_BITS_RUNS=1000 make test-e2e BACKEND=cuda PYTEST_ARGS='-k "same_bits_again and stepNN"'"""
     if not step.facts["deterministic"] or step.facts["needs_compute_capability"] is None:
         pytest.skip("it says that bits may differ, or adds in one block")
-    lines = lines_of(step, "again", timeout=300 + SAME_BITS_RUNS)
+    lines = lines_of(step, "again")
     assert len(lines) == (4 if step.takes(64) else 2) * SAME_BITS_RUNS
     assert all(line.endswith(": same bits") for line in lines)

@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.decode.test_random_decode import differences, drawn_problem, ran
 from tests.lib.decode import DecodeProblem, drawn_table, pages_of, save
 from tests.lib.programs import DECODE_SEED, DEVICE, RIGHT, USAGE, WRONG, Program, read_records, read_result
-from tests.lib.reference import mistakes, to_e4m3
+from tests.lib.reference import from_e4m3, mistakes, round_to, to_e4m3
 
 pytestmark = pytest.mark.cpu_only("the judge and the files are host code, the same on a GPU machine")
 
@@ -151,6 +151,23 @@ def test_files_in_e4m3(faulty_decode: Program, tmp_path: Path) -> None:
     scales = {"k_scales": k_scales, "v_scales": v_scales}
     save(p, tmp_path / "in", p.rounded(q, k, v)[0], *files, table, **scales)
     assert solved(faulty_decode, tmp_path / "in", p) == []
+
+
+def test_sequences_that_share_pages_share_their_scales(faulty_decode: Program, tmp_path: Path) -> None:
+    """If the host rounds a file to e4m3, a page has one set of bits, whatever else its sequences have."""
+    p = replace(PAGED, lengths=(40, 0, 50), kv_dtype="e4m3")
+    q, k, v = p.drawn()
+    for x in (k, v):
+        x[2, :, :32] = x[0, :, :32]
+        x[2, :, 32:] *= 3
+    table, pages = drawn_table(p, np.random.default_rng(4))
+    table[2, :2] = table[0, :2]
+    files = [pages_of(p, x, table, pages, np.nan) for x in (k, v)]
+    save(p, tmp_path / "in", q, *files, table)
+    result, _ = faulty_decode.solve(tmp_path / "out", *p.options_with_files(tmp_path / "in"))
+    as_one = [np.concatenate(x, axis=1)[None] for x in (k, v)]  # all keys of a head
+    rounded = [np.split(from_e4m3(*to_e4m3(x, p.kv_heads))[0], p.batch, axis=1) for x in as_one]
+    assert mistakes(p.answer(round_to(p.dtype, q), *map(np.stack, rounded)), result.o, result.lse) == []
 
 
 def test_nan_in_the_cache_spreads(faulty_decode: Program, tmp_path: Path) -> None:

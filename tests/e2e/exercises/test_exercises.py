@@ -44,6 +44,8 @@ EQUIVALENT: dict[str, str] = {
     "ex40 | keys_of_part | index + 1 | (max(keys.end - keys.begin, 0) + TILE - 1) / TILE": "parts may be longer than they must, and the last ones empty",
     "ex40 | keys_of_part | index + 1 | (tiles + parts - 1) / parts * TILE": "a part may end within a tile: the loop masks what is behind its end",
     "ex40 | keys_of_part | max() dropped | max(keys.end - keys.begin, 0)": "a range that ends before it begins has no keys, however it is divided",
+    "ex41 | pages_of_sequence | index + 1 | sequence": "the number of a sequence whose pages are in a table: it is not used",
+    "ex41 | pages_of_sequence | index - 1 | sequence": "likewise",
     "exf09 | run_events | index + 1 | 0": "flags of cudaStreamWaitEvent, which matter in a capture alone",
     "exf09 | run_events | index - 1 | 0": "flags of cudaStreamWaitEvent, which matter in a capture alone",
     "exf10 | try_lock | index + 1 | 1": "any number but 0 says that the lock is taken",

@@ -13,32 +13,59 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from plots.figures import style
-from plots.figures.all import BACKWARD, FIGURES
+from plots.bench.decode import decode_cases
+from plots.figures.all import BACKWARD, DECODE, FIGURES
+from plots.figures.decode import DecodeResults
 from plots.figures.labels import spread
 from plots.figures.records import Results, load
 from plots.figures.waterfall import speed_label
 from tests.lib.kinds import MASK_STEPS, MMA_STEPS
 from tests.lib.programs import REPOSITORY, read_records
-from tests.lib.steps import chapters, every_step, source_of
+from tests.lib.steps import chapters, every_step, source_of, step_names
 
 H200 = REPOSITORY / "plots" / "results" / "h200"
-GIVEN = ("committed", "alone", "backward")
+GIVEN = ("committed", "alone", "backward", "decode")
 LAST = MASK_STEPS[0]
 TFLOPS, ROOFLINE = (
     [name for name in FIGURES if name.startswith(kind) and name not in BACKWARD] for kind in ("tflops", "roofline")
 )
+ORIGIN = {"device": "NVIDIA H200", "commit": "0123456789ab", "date": "2026-11-26T20:00:00Z", "right": True}
+CEILINGS = {"ceiling_ffma_tflops": 65.0, "ceiling_mma_tflops": 640.0}
+
+
+def decode_records() -> list[dict]:
+    """Of a made-up GPU that starts a kernel in 3 us and reads 4.5 TB/s: each step is a little faster than the one
+    before, and needs the tensor cores less than those that have none."""
+    records = []
+    for case in decode_cases():
+        own = ORIGIN | CEILINGS | case.fields()
+        own |= {"read_ms": 0.003 + own["cache_bytes"] / 4.5e9, "empty_ms": 0.003}
+        rows = case.heads // case.kv_heads * case.seqlen
+        for i, name in enumerate(step_names("decode")):
+            slower = 3 - 0.2 * i + rows / (4 + i)
+            records.append(own | {"step": name, "median_ms": own["read_ms"] * slower})
+        if case.even():
+            records.append(own | {"short": "cudnn", "median_ms": own["read_ms"] * 1.2})
+    return records
 
 
 @pytest.fixture(scope="module")
-def given() -> dict[str, Results]:
-    """The committed records; one step alone, without baselines; those of backward steps."""
+def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Results | DecodeResults]:
+    """The committed records; one step alone, without baselines; those of backward steps; some of decode steps."""
     committed = load(H200)
     alone = [
         {name: value for name, value in record.items() if "flex" not in name}
         for record in committed.records
         if record.get("step") == LAST
     ]
-    return {"committed": committed, "alone": Results(alone), "backward": load(H200.parent / "backward")}
+    folder = tmp_path_factory.mktemp("decode")
+    (folder / "bench_a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in decode_records()))
+    return {
+        "committed": committed,
+        "alone": Results(alone),
+        "backward": load(H200.parent / "backward"),
+        "decode": DecodeResults(folder),
+    }
 
 
 records_in = cache(read_records)
@@ -118,6 +145,35 @@ def test_sparsity_has_times_over_the_full_mask(given: dict) -> None:
             assert (record["mask"] in panel["per_block"]) == sure
 
 
+def test_decode_has_the_speed_of_every_step_beside_the_limits(given: dict) -> None:
+    data = FIGURES["decode"].data(given["decode"])
+    assert [panel["heads"] for panel in data["panels"]] == ["32 / 8", "64 / 8", "32 / 32", "16 / 1"]
+    assert data["steps"] == step_names("decode") and data["baselines"] == ["cuDNN"]
+    for panel in data["panels"]:
+        assert panel["megabytes"] == sorted(panel["megabytes"])
+        for i, size in enumerate(panel["megabytes"]):
+            read_ms = 0.003 + size / 4.5e3
+            assert panel["limits"]["read"][i] == pytest.approx(size / read_ms * 1e-3)
+            assert panel["limits"]["empty"][i] == pytest.approx(size / 0.003 * 1e-3)
+            assert panel["curves"]["cuDNN"][i] == pytest.approx(panel["limits"]["read"][i] / 1.2)
+    assert data["panels"][0]["cases"] == ["1 × 4096", "1 × 32768", "8 × 8192", "1 × 131072", "64 × 2048", "32 × 8192"]
+    assert data["panels"][0]["megabytes"][0] == 4 * 4096 * 8 * 128 * 1e-6
+
+
+def test_decode_roofline_counts_operations_for_each_byte(given: dict) -> None:
+    data = FIGURES["decode_roofline"].data(given["decode"])
+    assert list(data["steps"]) == [step.removeprefix("step") for step in step_names("decode")]
+    for trail in data["steps"].values():
+        assert [point["rows"] for point in trail] == [1, 4, 8, 16, 64]
+        for point in trail:  # under the causal mask, early queries attend to a few keys less
+            assert point["intensity"] == pytest.approx(point["rows"], rel=1e-2)
+    first = data["steps"][step_names("decode")[0].removeprefix("step")][0]
+    assert first["case"].startswith("D=128 32/32 B=64 ") and first["intensity"] == 1
+    assert data["ceilings"]["ceiling_copy_gb_per_s"] == pytest.approx(4500, rel=1e-2)
+    none = DecodeResults(REPOSITORY / "plots/results/real_input")
+    assert all(FIGURES[name].data(none) is None for name in DECODE)
+
+
 def test_wrong_failed_and_old_records_are_left_out(tmp_path) -> None:
     """Wrong and failed records are left out; those of the newest commit are used."""
     base = {"date": "2030-01-02", "step": "step98", "commit": "a", "device": "GPU"}
@@ -183,7 +239,13 @@ def overlap(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize(
-    "name, which", [(name, which) for name in FIGURES for which in GIVEN if (name in BACKWARD) == (which == "backward")]
+    "name, which",
+    [
+        (name, which)
+        for name in FIGURES
+        for which in GIVEN
+        if (name in BACKWARD) == (which == "backward") and (name in DECODE) == (which == "decode")
+    ],
 )
 def test_labels_are_on_the_canvas_and_apart(given: dict, name: str, which: str) -> None:
     data, theme = FIGURES[name].data(given[which]), style.THEMES[0]

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from plots.figures import pages, readme, waterfall
-from plots.figures.all import FIGURES
+from plots.figures.all import DECODE, FIGURES, data_of_figures
 from plots.figures.records import Results, load
 from plots.sections import with_lines, with_section
 from tests.lib.kinds import MMA_STEPS, NAIVE
@@ -21,6 +21,7 @@ README = REPOSITORY / "README.md"
 H200 = REPOSITORY / "plots" / "results" / "h200"
 PICTURES = REPOSITORY / "docs" / "pictures"
 WRITTEN = ("CITATION.cff", "README.md", "docs/index.md", "docs/classroom.ipynb")
+FIGURES_PAGE = "docs/figures.md"
 MEASURED = [name for name in MMA_STEPS if any(record.get("step") == name for record in load(H200).records)]
 
 
@@ -33,16 +34,28 @@ def test_readme_and_pictures_equal_the_records(monkeypatch: pytest.MonkeyPatch, 
     """Written again, they are the same."""
     pictures = tmp_path / "docs" / "pictures"
     pictures.mkdir(parents=True)
-    for name in WRITTEN:
+    for name in (*WRITTEN, FIGURES_PAGE):
         shutil.copy(REPOSITORY / name, tmp_path / name)
     monkeypatch.setattr(sys, "argv", ["readme", str(tmp_path), str(H200)])
     assert readme.main() == 0
-    for name in WRITTEN:
+    for name in (*WRITTEN, FIGURES_PAGE):
         assert (tmp_path / name).read_text() == (REPOSITORY / name).read_text(), f"{name} is out of date: make readme"
-    assert len(list(pictures.iterdir())) == 2 * len(FIGURES)
+    drawn = [name for name, found in data_of_figures(H200).items() if found is not None]
+    assert set(drawn) >= set(FIGURES) - set(DECODE) and len(list(pictures.iterdir())) == 2 * len(drawn)
     for picture in pictures.iterdir():
         data = data_of(picture)
         assert data and data == data_of(PICTURES / picture.name), "out of date: make readme"
+
+
+def test_figures_of_decode_steps_are_on_their_page_once_measured(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    page = tmp_path / FIGURES_PAGE
+    shutil.copy(REPOSITORY / FIGURES_PAGE, page)
+    for measured in ({}, dict.fromkeys(DECODE, {"some": "data"}), {}):
+        readme.write_figures(tmp_path, measured)
+        for name in DECODE:
+            assert (f'<img src="pictures/{name}_light.svg"' in page.read_text()) == bool(measured)
+        assert page.read_text().count("Not measured on a GPU yet") == (0 if measured else len(DECODE))
 
 
 @pytest.mark.parametrize("address", ["", "https://github.com/example/attention"])
@@ -160,6 +173,34 @@ def test_pages_of_chapter_0_have_the_measured_times() -> None:
     told = pages.times("f05", [record, {**record, "program": "f04"}, {"program": "f05", "n": 1000}])
     assert told.endswith("| `tree` | 0.5 | 2000 GB/s | 0.50 of a copy | 0.80 |") and told.count("tree") == 1
     assert pages.times("f05", []) == ""
+
+
+def test_the_share_of_attention_is_that_of_its_pass() -> None:
+    def run(n: int, step: str, ms: float) -> list[dict]:
+        common = {"program": "f12", "n": n, "device": "NVIDIA H200", "samples": 20, "commit": "c0ffee"}
+        names = {"forward": {"in": 1.0, step: ms}, "backward": {"out": 3.0, "step95": 9.0}}
+        return [
+            {**common, "stage": stage, "pass": name, "ms": took}
+            for name in names
+            for stage, took in names[name].items()
+        ]
+
+    records = [
+        *run(2048, "step94", 3.0),
+        *run(512, "step94", 1.0),
+        *run(512, "step93", 7.0),
+        {"program": "f05", "n": 1},
+    ]
+    told = [line for line in pages.shares("f12", records).splitlines() if line.startswith("| ")]
+    assert told == [
+        "| N | `in` | `step94` | share of `step94` | `out` | `step95` | share of `step95` |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| 512 | 1 | 1 | **50 %** | 3 | 9 | **75 %** |",
+        "| 2,048 | 1 | 3 | **75 %** | 3 | 9 | **75 %** |",
+        "| N | `in` | `step93` | share of `step93` | `out` | `step95` | share of `step95` |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| 512 | 1 | 7 | **88 %** | 3 | 9 | **75 %** |",
+    ]
 
 
 def test_links_to_regions_have_their_lines() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from tests.lib.kinds import NAIVE
 from tests.lib.programs import STEP_DIR, read_records
-from tests.lib.steps import step_names
+from tests.lib.steps import inherited, source_of, step_names
 
 from tests.gpu import compare_counts
 
@@ -13,6 +13,15 @@ pytestmark = pytest.mark.cpu_only("the lab is part of the CPU backend")
 
 SMALL = ["-b 1 -H 2 -n 256 -d 64", "-b 2 -H 2 -n 200 -d 128", "-b 1 -H 2 -n 450 -d 64 -m causal"]
 OF_BACKWARD = ["-b 1 -H 2 -n 256 -d 64", "-b 1 -H 4 -G 2 -n 333 -k 500 -d 128 -m causal", "-b 1 -H 2 -n 150 -d 256"]
+# As tests/gpu/counts.sh has them: a sequence without a key, one in many parts, two queries; the last two are slow or like
+# the first.
+OF_DECODE = [
+    "-d 64 -b 3 --lengths 0,65,300 -H 8 -G 2 -t bf16",
+    "-d 256 -n 2 -b 2 --lengths 64,127 -H 4 -G 2 -m window:64",
+    "-d 128 -b 1 --lengths 4000 -H 8 -G 2",
+]
+IN_PAGES = "-d 128 -n 4 -b 2 --lengths 3,150 -H 8 -G 2 --page-size 16"
+DECODE_STEPS = [name for name in step_names("decode") if not inherited(name, "counts").get("together")]
 
 
 def check_counts(stored: list[dict], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +49,13 @@ def check_counts(stored: list[dict], monkeypatch: pytest.MonkeyPatch) -> None:
         for name in step_names("forward")
         for options in SMALL
     ]
-    + [(name, options) for name in step_names("backward") for options in OF_BACKWARD],
+    + [(name, options) for name in step_names("backward") for options in OF_BACKWARD]
+    + [
+        pytest.param(name, options, marks=[pytest.mark.exhaustive] * (options == OF_DECODE[2]))
+        for name in DECODE_STEPS
+        for options in OF_DECODE
+    ]
+    + [(name, IN_PAGES) for name in DECODE_STEPS if "CACHE_PAGES" in source_of(name).path.read_text()],
 )
 def test_counts_are_those_of_a_gpu(name: str, options: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check_counts(

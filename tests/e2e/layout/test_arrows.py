@@ -65,6 +65,8 @@ def test_steps_and_device_code_include_no_host_code() -> None:
                 "attention.h",
                 "backward.h",
                 "foundation.h",
+                "gemm.cuh",
+                "layer_reference.h",
                 "product.cuh",
                 "block_mask.h",
                 "decode.h",

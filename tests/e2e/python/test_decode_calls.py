@@ -68,5 +68,8 @@ def test_refusals(step: attention_steps.Step) -> None:
         step(*inputs, lengths=(70, 1, 99))
     with pytest.raises(StepError, match="needs lengths"):
         step(*inputs)
-    with pytest.raises(StepError, match="lengths: element type '<f8': expected <i4"):
-        step(*inputs, lengths=(70, 1, 3.5))
+    for wrong, why in ((33.5, "type '<f8': expected <i4"), (2**32 + 33, "must be from 0 to 70"), (np.nan, "'<f8'")):
+        with pytest.raises(StepError, match="lengths: element .*" + why):
+            step(*inputs, lengths=np.array([70, 1, wrong]))
+    with pytest.raises(StepError, match="takes no lengths"):
+        attention_steps.step(step_names()[0].removeprefix("step"))(*inputs, lengths=P.lengths)

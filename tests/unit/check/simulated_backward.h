@@ -30,6 +30,7 @@ typedef struct Trial {
   Problem p;
   uint16_t *q, *k, *v, *o, *d_o;
   float *lse;
+  bool rounded_p;             /* as Step::rounded_p */
   uint8_t *blocks[GRADIENTS]; /* with guards */
   size_t bytes[GRADIENTS];
 } Trial;
@@ -181,7 +182,10 @@ static inline void simulate(Trial *t, bool rounds, const Mistakes *m) {
       const double dp = dot_rows(t, true, b, h, q, stale(key, m->stale_v_in_dp));
       const double prob = exp((float)s - (m->no_lse ? 0 : (double)t->lse[i]));
       const double d_part = m->no_d ? 0 : m->plus_d ? -row_dot : row_dot;
-      const double exact = (m->no_p ? 1 : prob) * ((double)(float)dp - (double)(float)d_part);
+      const double larger = p->dtype == DTYPE_FP16 ? 2048 : 1; /* few are subnormal then */
+      const double of_ds =
+          m->no_p ? 1 : round_16(p, rounds && t->rounded_p, prob * larger) / larger;
+      const double exact = of_ds * ((double)(float)dp - (double)(float)d_part);
       const double ds = round_16(p, rounds, exact), p_16 = round_16(p, rounds, prob);
       const bool of_keys = (!m->last_head_alone || h % group == group - 1) &&
                            (m->lost_query_tile == 0 || q / TILE != m->lost_query_tile - 1);

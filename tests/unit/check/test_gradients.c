@@ -28,7 +28,13 @@ static Problem new_problem(Dtype dtype, int q_heads, int kv_heads, int q_len, in
 }
 
 static HostBackwardInputs inputs_of(const Trial *t) {
-  return (HostBackwardInputs){t->q, t->k, t->v, t->o, t->d_o, t->lse};
+  return (HostBackwardInputs){.q = t->q,
+                              .k = t->k,
+                              .v = t->v,
+                              .o = t->o,
+                              .d_o = t->d_o,
+                              .lse = t->lse,
+                              .rounded_p = t->rounded_p};
 }
 
 static CheckResult judge_trial(char **text) {
@@ -214,6 +220,7 @@ TEST(right_kernels_pass) {
     if (bits >> 3 & 1) p.mask = MASK_CAUSAL;
     if (bits >> 4 & 1) p.scale *= 4; /* peaked rows */
     start_trial(p, (uint64_t)i, bits >> 5 & 1 ? 0.02 : 0);
+    trial.rounded_p = bits >> 7 & 1;
     simulate(&trial, bits >> 6 & 1, &NO_MISTAKE);
     expect_right();
   }
@@ -252,6 +259,17 @@ TEST(mistakes_in_the_formula_are_named) {
     EXPECT_WRONG(.dk_factor = 8, "scale is missing in dK");
     EXPECT_WRONG(.dk_factor = 0.125, "scale is applied twice in dK");
     EXPECT_WRONG(.dv_factor = 0.5, "dV is 0.5 times what is expected");
+  }
+}
+
+/* In bf16 that is 2.6 times the unit roundoff, not much more than a third rounding may add. */
+TEST(a_scale_that_is_wrong_by_one_percent_is_found) {
+  for (int i = 0; i < 4; ++i) {
+    start_trial(new_problem(i % 2 ? DTYPE_BF16 : DTYPE_FP16, 2, 2, 100, 100, 64), 6, 0);
+    trial.rounded_p = i / 2;
+    EXPECT_WRONG(.dq_factor = 1.01, "dQ[b=0");
+    EXPECT_WRONG(.dk_factor = 1.01, "dK[b=0");
+    EXPECT_WRONG(.dv_factor = 1.01, "dV[b=0");
   }
 }
 

@@ -28,6 +28,7 @@ TEST(wrong_settings_are_refused_with_exit_code_2) {
       {"SIMT_THREADS",
        "a whole number from 1 to 16",
        {"0", "17", "2x", "2147483647", "2147483648", "4294967297"}},
+      {"SIMT_SMS", "a whole number from 1 to 1024", {"0", "1025", "4x", "4294967300"}},
       {"SIMT_ORDER",
        "forward, reverse or random:SEED, SEED a whole number below 2^64",
        {"backward", "random", "random:", "random:x", "forward ", "random:-1", "random:7 ",
@@ -65,6 +66,13 @@ TEST(values_at_the_edge_are_taken) {
     set_variable("SIMT_THREADS", threads == 1 ? "1" : "0016");
     assert_int_equal(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
     assert_contains(properties.name, threads == 1 ? ", 1 thread)" : ", 16 threads)");
+  }
+  for (const char *sms : {"1", "132", "1024"}) {
+    set_variable("SIMT_SMS", sms);
+    int count;
+    assert_int_equal(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, 0),
+                     cudaSuccess);
+    assert_int_equal(count, atoi(sms));
   }
   for (const char *size : {"48K", "49152", "227K", "232448"}) {
     set_variable("SIMT_SHARED", size);

@@ -67,7 +67,9 @@ static const char *usual_order, *usual_threads;
 
 /** Every test starts with a reset device and the usual settings. */
 inline int reset_device(void **) {
-  for (const char *name : {"SIMT_MEMORY", "SIMT_SHARED", "SIMT_WGMMA"}) set_variable(name, nullptr);
+  for (const char *name : {"SIMT_MEMORY", "SIMT_SHARED", "SIMT_SMS", "SIMT_WGMMA"}) {
+    set_variable(name, nullptr);
+  }
   set_variable("SIMT_ORDER", usual_order);
   set_variable("SIMT_THREADS", usual_threads);
   assert_int_equal(cudaDeviceReset(), cudaSuccess);
