@@ -185,7 +185,7 @@ def _as_file(name: str, x: np.ndarray) -> np.ndarray:
         x = x.view(np.uint16)
     if name in ("lengths", "page_table") and x.dtype.kind in "iu":
         x = x.clip(-(1 << 31), (1 << 31) - 1).astype(np.int32)
-    x = x.astype(x.dtype.newbyteorder("<"), order="C", copy=False)
+    x = x.astype(np.float32 if name.endswith("_scales") else x.dtype.newbyteorder("<"), order="C", copy=False)
     return x[None] if x.ndim == AXES.get(name) else x
 
 

@@ -320,8 +320,8 @@ def _backward_cpu(d_o, q, k, v, o, lse, mask, causal, scale, step):
 def _decode_cpu(q, k, v, lengths, page_table, scales, causal, scale, step, schedule):
     called = numpy_step(step or fastest("decode", q.shape[3], DTYPES[k.dtype], DECODE, SIMULATED))
     cache = dict(zip(("k_scales", "v_scales"), (x.numpy() for x in scales)))
-    if page_table is not None:
-        cache["page_table"] = page_table.numpy()
+    if page_table is not None:  # as many columns as the longest sequence needs
+        cache["page_table"] = page_table[:, : -(-int(lengths.max()) // k.shape[1]) or None].numpy()
     mask = "causal" if causal else "full"
     o, lse = called(*map(_numpy, (q, k, v)), lengths=lengths.numpy(), mask=mask, scale=scale, **cache)
     return _tensor(o, q), torch.from_numpy(lse)
@@ -331,18 +331,14 @@ def _decode_cpu(q, k, v, lengths, page_table, scales, causal, scale, step, sched
 
 
 @torch.library.register_fake("attention_steps::attention")
-def _attention_fake(q, k, v, mask, causal, scale, step, backward):
+@torch.library.register_fake("attention_steps::decode")
+def _output_fake(q, *_):
     return _like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
 @torch.library.register_fake("attention_steps::attention_backward")
 def _backward_fake(d_o, q, k, v, o, lse, mask, causal, scale, step):
     return _like(q), _like(k), _like(v)
-
-
-@torch.library.register_fake("attention_steps::decode")
-def _decode_fake(q, k, v, lengths, page_table, scales, causal, scale, step, schedule):
-    return _like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
 def _save(ctx, inputs, output):
@@ -414,12 +410,8 @@ def attention(
         raise StepError("causal, spans, blocks: at most one may be given")
     if spans is not None:
         b, h, n, two = spans.shape
-        if (
-            spans.dtype != torch.int32
-            or b not in (1, q.shape[0])
-            or h not in (1, q.shape[1])
-            or (n, two) != (q.shape[2], 2)
-        ):
+        right = b in (1, of_q[0]) and h in (1, of_q[1]) and (n, two) == (of_q[2], 2)
+        if spans.dtype != torch.int32 or not right:
             raise StepError(f"spans: {spans.dtype} {[*spans.shape]}, must be int32 [B or 1, Hq or 1, {q.shape[2]}, 2]")
         blocks = [spans.contiguous()]
     scale = of_q[3] ** -0.5 if scale is None else float(scale)
@@ -460,9 +452,7 @@ def decode(
     if heads % kv_heads or heads // kv_heads > GROUP_SIZE or not 1 <= n <= NEW_QUERIES:
         raise StepError(f"q: has {heads} heads and {n} rows, must have 1 to 16 times {kv_heads} heads and 1 to 16 rows")
     if page_table is None and k.shape[0] != b or page_table is not None and k.shape[1] not in PAGE_SIZES:
-        raise StepError(
-            f"k: has the shape {[*k.shape]}, must be [{b}, Hkv, longest, D], or pages of 16, 32, .. 256 keys"
-        )
+        raise StepError(f"k: has the shape {[*k.shape]}, must be [{b}, Hkv, longest, D], or pages of 16, .. 256 keys")
     scales = [x for x in (k_scales, v_scales) if x is not None]
     if len(scales) != 2 * (k.dtype == torch.float8_e4m3fn):
         raise StepError("k_scales, v_scales: must be given with a cache in e4m3, and with no other")
@@ -563,24 +553,14 @@ def use_in_transformers(name: str = "steps") -> None:
     AttentionMaskInterface.register(name, _mask_for_transformers)
 
 
-def _mask_for_transformers(
-    batch_size: int,
-    q_length: int,
-    kv_length: int,
-    q_offset: int | Tensor = 0,
-    kv_offset: int = 0,
-    mask_function: object = None,
-    attention_mask: Tensor | None = None,
-    device: object = None,
-    **_more: object,
-) -> Tensor | None:
+def _mask_for_transformers(batch_size, q_length, kv_length, q_offset=0, mask_function=None, device=None, **more):
     """What the layers of a pass get as their mask: the lengths of the cache for a few new tokens, the spans of more
     tokens in a cache of fixed size, or nothing."""
     from transformers import masking_utils
 
     if mask_function not in (None, masking_utils.causal_mask_function, masking_utils.bidirectional_mask_function):
         raise StepError("steps take only the causal mask of transformers, and none")
-    if attention_mask is not None and not bool(attention_mask.all()):
+    if (padding := more.get("attention_mask")) is not None and not bool(padding.all()):
         raise StepError("attention_mask: padding is not taken; pack the sequences, or run them one by one")
     # The length of a cache of fixed size may be known on the GPU alone.
     fixed = isinstance(q_offset, Tensor) or kv_length != q_offset + q_length
@@ -604,9 +584,8 @@ def _for_transformers(module, query, key, value, attention_mask, scaling=None, d
         causal = attention_mask is None and (getattr(module, "is_causal", True) if causal is None else causal)
         o = attention(query, key, value, causal=causal, spans=attention_mask, scale=scaling)[0]
     else:
-        o = decode(
-            query, key, value, attention_mask, scale=scaling, schedule=_kept_schedule(query, key, attention_mask)
-        )[0]
+        schedule = _kept_schedule(query, key, attention_mask)
+        o = decode(query, key, value, attention_mask, scale=scaling, schedule=schedule)[0]
     return o.transpose(1, 2), None
 
 
