@@ -30,13 +30,13 @@
 /** What a thread block has: `tiles` tiles from tile `first` of a row group on, where the tiles of
  * the row groups follow each other. */
 struct alignas(16) Share {
-  RowGroup rows;    /**< the row group of the first tile */
-  int length;       /**< of its sequence */
-  int first, tiles; /**< tiles: 0 for a block that has nothing to do */
-  RowGroup last;    /**< the row group of the last tile */
-  int begin, parts; /**< of that one: the block in which it begins, and how many blocks have tiles
-                       of it */
-  int unused[3];    /**< so that 16 bytes can be loaded at a time */
+  RowGroup rows;             /**< the row group of the first tile */
+  int length;                /**< of its sequence */
+  int first, tiles;          /**< tiles: 0 for a block that has nothing to do */
+  RowGroup last;             /**< the row group of the last tile */
+  int begin, parts, goes_on; /**< of that one: the block in which it begins, how many blocks have
+                                tiles of it, and whether the last of them has others after it */
+  int unused[2];             /**< so that 16 bytes can be loaded at a time */
 };
 
 /** The row group after `rows`. */
@@ -52,15 +52,16 @@ __device__ __forceinline__ RowGroup next_rows(const Problem &problem, RowGroup r
 
 /** The tiles of a sequence, counted from key 0; each of its row groups has as many. One without a
  * key has a tile, too, so that some block stores its O and LSE. */
-struct Tiles {
+struct SequenceTiles {
   int first, count; /**< the first with a key, and how many */
 };
 
-/** Those of a sequence of this length. */
-__device__ __forceinline__ Tiles tiles_of_sequence(const Problem &problem, int length, int tile) {
-  const int first = keys_of_query(problem, length, 0).begin / tile;
+/** Those of a sequence of this length. The keys of a tile are a power of two. */
+__device__ __forceinline__ SequenceTiles tiles_of_sequence(const Problem &problem, int length,
+                                                           int tile) {
+  const int first = keys_of_query(problem, length, 0).begin >> (__ffs(tile) - 1);
   const int end = keys_of_query(problem, length, problem.q_len - 1).end;
-  return {first, max((end + tile - 1) / tile - first, 1)};
+  return {first, max(((end + tile - 1) >> (__ffs(tile) - 1)) - first, 1)};
 }
 // [share]
 
@@ -70,64 +71,64 @@ __host__ __device__ inline int row_groups(const Problem &problem, int rows) {
   return (problem.q_heads / problem.kv_heads * problem.q_len + rows - 1) / rows;
 }
 
-/** Where tile number x of all is. */
+/** Where time x is, if each tile takes 1. */
 struct Place {
-  int group, tile;    /**< its row group, and which of the tiles of this it is */
-  int64_t begin, end; /**< the numbers of the first tile of the row group, and after the last */
+  int group, tile, count; /**< a row group, which of its tiles, and how many it has; tile is `count`
+                             after the last of them */
+  int64_t tiles, begin, end; /**< tiles before x, and the times of the first tile of the row group
+                                and after the last */
 };
 
-/** `groups` row groups of each sequence come one after the other. */
-__device__ __forceinline__ Place find_tile(const Problem &problem, const int *lengths, int groups,
-                                           int tile, int64_t x) {
-  int64_t before = 0;  // tiles of the sequences before this one
+/** `groups` row groups of each sequence come one after the other, each `more` later than if the end
+ * of one took no time. */
+__device__ __forceinline__ Place find_time(const Problem &problem, const int *lengths, int groups,
+                                           int tile, int more, int64_t x) {
+  int64_t time = 0, tiles = 0;  // of the sequences before this one
   for (int batch = 0;; batch++) {
-    const int count = tiles_of_sequence(problem, lengths[batch], tile).count;
-    if (x < before + (int64_t)count * groups) {
-      const int group = (int)((x - before) / count);
-      const int64_t begin = before + (int64_t)group * count;
-      return {batch * groups + group, (int)(x - begin), begin, begin + count};
+    const int count = tiles_of_sequence(problem, lengths[batch], tile).count, all = count + more;
+    if (x < time + (int64_t)all * groups) {
+      const int group = (int)((x - time) / all);
+      const int64_t begin = time + (int64_t)group * all;
+      const int own = (int)min(x - begin, (int64_t)count);
+      tiles += (int64_t)group * count + own;
+      return {batch * groups + group, own, count, tiles, begin, begin + count};
     }
-    before += (int64_t)count * groups;
+    time += (int64_t)all * groups, tiles += (int64_t)count * groups;
   }
 }
 
-/** If row groups are equally long: the most blocks that have whole row groups each, or a row group
- * each has whole blocks; if that leaves a tenth of the blocks without work, all of them. */
-__device__ __forceinline__ int without_seams(int blocks, int groups) {
-  const int most =
-      groups <= blocks ? blocks / groups * groups : groups / ((groups + blocks - 1) / blocks);
-  const bool fits = groups <= blocks || groups % most == 0;
-  return fits && 10 * most >= 9 * blocks ? most : blocks;
-}
-
-/** Block i of `blocks` has the tiles from i * tiles / blocks on, rounded down, so that the block
- * with tile x is number ((x + 1) * blocks - 1) / tiles. */
+/** Block i of `blocks` begins at time i * time / blocks, rounded down, so that the
+ * block with the tile at x is number ((x + 1) * blocks - 1) / time. */
 __device__ __forceinline__ Share share_of_block(const Problem &problem, const int *lengths,
                                                 int rows, int tile, int least_tiles, int blocks,
-                                                int block) {
+                                                int places, int block) {
   const int groups = problem.kv_heads * row_groups(problem, rows);
-  const int longest = tiles_of_sequence(problem, lengths[0], tile).count;
-  int64_t tiles = 0;
+  int64_t time = 0;
   bool equal = true;  // all sequences are as long
   for (int batch = 0; batch < problem.batch; batch++) {
     const int count = tiles_of_sequence(problem, lengths[batch], tile).count;
-    tiles += (int64_t)count * groups;
-    equal = equal && count == longest;
+    time += (int64_t)count * groups;
+    equal = equal && count == tiles_of_sequence(problem, lengths[0], tile).count;
   }
-  blocks = (int)min((int64_t)blocks, max(tiles / least_tiles, (int64_t)1));  // the others have none
-  if (equal) blocks = without_seams(blocks, problem.batch * groups);
+  blocks = (int)min((int64_t)blocks, max(time / least_tiles, (int64_t)1));  // the others have none
+  blocks = blocks_with_shares(blocks, problem.batch * groups, equal, places);
   if (block >= blocks) return {};
-  const int64_t begin = block * tiles / blocks, end = (block + 1) * tiles / blocks;
-  const auto block_with = [&](int64_t x) { return (int)(((x + 1) * blocks - 1) / tiles); };
-  const Place first = find_tile(problem, lengths, groups, tile, begin);
-  const Place last = find_tile(problem, lengths, groups, tile, end - 1);
+  const int more = equal ? 0 : END_TILES;
+  time += (int64_t)more * groups * problem.batch;
+  const Place first = find_time(problem, lengths, groups, tile, more, block * time / blocks);
+  const Place last =
+      find_time(problem, lengths, groups, tile, more, (block + 1) * time / blocks - 1);
   Share share = {};
-  share.rows = row_group(problem, rows, first.group);
+  share.tiles = (int)(last.tiles - first.tiles) + (last.tile < last.count);
+  if (share.tiles == 0) return {};
+  // At the end of a row group it begins with the next one.
+  share.rows = row_group(problem, rows, first.group + first.tile / first.count);
   share.length = lengths[share.rows.batch];
-  share.first = first.tile, share.tiles = (int)(end - begin);
+  share.first = first.tile % first.count;
   share.last = row_group(problem, rows, last.group);
-  share.begin = block_with(last.begin);
-  share.parts = block_with(last.end - 1) - share.begin + 1;
+  share.begin = (int)(((last.begin + 1) * blocks - 1) / time);
+  share.parts = (int)((last.end * blocks - 1) / time) - share.begin + 1;
+  share.goes_on = (share.begin + share.parts) * time / blocks > last.end + more;
   return share;
 }
 // [share_of_block]
@@ -136,10 +137,10 @@ __device__ __forceinline__ Share share_of_block(const Problem &problem, const in
 /** One thread for each block of the decode kernel. */
 __global__ void __launch_bounds__(THREADS)
     schedule_kernel(Problem problem, const int *lengths, Share *shares, int rows, int tile,
-                    int least_tiles, int blocks) {
+                    int least_tiles, int blocks, int places) {
   const int block = blockIdx.x * THREADS + threadIdx.x;
   if (block >= blocks) return;
-  shares[block] = share_of_block(problem, lengths, rows, tile, least_tiles, blocks, block);
+  shares[block] = share_of_block(problem, lengths, rows, tile, least_tiles, blocks, places, block);
 }
 // [schedule_kernel]
 
@@ -157,7 +158,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(ROWS))
   for (int left = share.tiles; left > 0; rows = next_rows<ROWS>(problem, rows), first = 0) {
     const int length = t.lengths[rows.batch];
     const GroupKeys keys = keys_of_group(problem, rows, length);
-    const Tiles tiles = tiles_of_sequence(problem, length, TILE);
+    const SequenceTiles tiles = tiles_of_sequence(problem, length, TILE);
     const int count = min(tiles.count - first, left), begin = (tiles.first + first) * TILE;
     const KeyRange own = {max(keys.some.begin, begin), min(keys.some.end, begin + count * TILE)};
     attend_keys<T>(warps, problem, t, rows, own, keys.all, length);
@@ -191,7 +192,7 @@ static cudaError_t schedule(const Problem *problem, const DecodeTensors *t, cuda
   const int blocks = block_count(c);
   schedule_kernel<<<(blocks + THREADS - 1) / THREADS, THREADS, 0, stream>>>(
       *problem, t->lengths, (Share *)t->schedule, c->rows, c->keys,
-      (LEAST_KEYS + c->keys - 1) / c->keys, blocks);
+      (LEAST_KEYS + c->keys - 1) / c->keys, blocks, 2 * blocks);
   return cudaGetLastError();
 }
 

@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(ROWS))
   for (int left = share.tiles; left > 0; rows = next_rows<ROWS>(problem, rows), first = 0) {
     const int length = t.lengths[rows.batch];
     const GroupKeys keys = keys_of_group(problem, rows, length);
-    const Tiles tiles = tiles_of_sequence(problem, length, TILE);
+    const SequenceTiles tiles = tiles_of_sequence(problem, length, TILE);
     const int count = min(tiles.count - first, left), begin = (tiles.first + first) * TILE;
     const KeyRange own = {max(keys.some.begin, begin), min(keys.some.end, begin + count * TILE)};
     attend_pages<T>(warps, problem, t, rows, own, keys.all, length);
@@ -163,7 +163,7 @@ static cudaError_t schedule(const Problem *problem, const DecodeTensors *t, cuda
   const int blocks = block_count(c);
   schedule_kernel<<<(blocks + THREADS - 1) / THREADS, THREADS, 0, stream>>>(
       *problem, t->lengths, (Share *)t->schedule, c->rows, c->keys,
-      (LEAST_KEYS + c->keys - 1) / c->keys, blocks);
+      (LEAST_KEYS + c->keys - 1) / c->keys, blocks, 2 * blocks);
   return cudaGetLastError();
 }
 

@@ -52,7 +52,7 @@ __device__ __forceinline__ Scales begin_rows(const LaneTile<T, HEAD_DIM, TILE> &
                                              MmaRows<HEAD_DIM, ROWS> &rows, const Problem &problem,
                                              const DecodeTensors &, const RowGroup &group) {
   start_rows(rows, problem, q, group);
-  return {problem.scale * LOG2_E, 1.0f};
+  return {{problem.scale * LOG2_E, problem.scale * LOG2_E}, 1.0f};
 }
 // [lane_tile]
 
@@ -182,7 +182,7 @@ static cudaError_t schedule(const Problem *problem, const DecodeTensors *t, cuda
   const int blocks = block_count(c);
   schedule_kernel<<<(blocks + THREADS - 1) / THREADS, THREADS, 0, stream>>>(
       *problem, t->lengths, (Share *)t->schedule, c->rows, c->keys,
-      (LEAST_KEYS + c->keys - 1) / c->keys, blocks);
+      (LEAST_KEYS + c->keys - 1) / c->keys, blocks, 2 * blocks);
   return cudaGetLastError();
 }
 

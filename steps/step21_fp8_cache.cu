@@ -18,21 +18,17 @@
  *
  * What to look at: multiply_pv(). Which bytes do the four digits of a selector name?
  */
+#include <float.h>
+
 #include "decode.h"
-#include "device/decode_lane_tile.cuh"
 #include "device/decode_launch.cuh"
 #include "device/decode_messages.cuh"
 #include "device/decode_mma.cuh"
+#include "device/decode_ring.cuh"
 #include "device/decode_shares.cuh"
 #include "device/ptx_hopper.cuh"
 
 // [byte_tile]
-/** Twice as many keys as in step 20c take as many registers. */
-template <int HEAD_DIM, int ROWS>
-constexpr int BYTE_KEYS = HEAD_DIM == 256                   ? 16
-                          : WARP_KEYS<HEAD_DIM, ROWS> == 64 ? 64
-                                                            : 2 * WARP_KEYS<HEAD_DIM, ROWS>;
-
 /** Fragments 4 c to 4 c + 3 of O^T have these eight columns of a lane. */
 template <int HEAD_DIM>
 struct ByteColumns {
@@ -55,59 +51,71 @@ struct ByteTile {
 };
 // [byte_tile]
 
-// [load_bytes]
-/** Starts to load K of the next tile, as in step 20c. */
+// [read_bytes]
+/** Loads K of a tile from its item, as in step 20e. */
 template <typename T, int HEAD_DIM, int TILE>
-__device__ __forceinline__ void load_k(ByteTile<T, HEAD_DIM, TILE> &tile, const Problem &problem,
-                                       const uint8_t *k, const Walk &walk,
-                                       const int (&found)[TILE / 16]) {
-  if (walk.tile >= walk.end || walk.last < 0) return;
-  const int lane = threadIdx.x % WARP_SIZE, stride = (int)problem.k_strides.row;
+__device__ __forceinline__ void read_k(ByteTile<T, HEAD_DIM, TILE> &tile, const uint4 *item) {
+  const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
-  for (int n = 0; n < TILE / 16; n++) {
-    const auto keys = find_keys(k + lane % 4 * 16, problem.k_strides, walk, found[n],
-                                walk.first_key + walk.tile * TILE + 16 * n);
+  for (int n = 0; n < TILE / 8; n++) {
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-      const uint8_t *const row = keys.row + (int64_t)min(8 * r + lane / 4, keys.last) * stride;
-#pragma unroll
-      for (int c = 0; c < HEAD_DIM / 64; c++) tile.k[2 * n + r][c] = load_once_16(row + 64 * c);
+    for (int c = 0; c < HEAD_DIM / 64; c++) {
+      tile.k[n][c] = item[Ring<uint8_t, HEAD_DIM>::place(8 * n + lane / 4, 4 * c + lane % 4)];
     }
   }
 }
 
 /** The same for V. */
 template <typename T, int HEAD_DIM, int TILE>
-__device__ __forceinline__ void load_v(ByteTile<T, HEAD_DIM, TILE> &tile, const Problem &problem,
-                                       const uint8_t *v, const Walk &walk,
-                                       const int (&found)[TILE / 16]) {
-  if (walk.tile < walk.end && walk.last < 0) memset(tile.v, 0, sizeof tile.v);
-  if (walk.tile >= walk.end || walk.last < 0) return;
-  const int lane = threadIdx.x % WARP_SIZE, stride = (int)problem.v_strides.row;
+__device__ __forceinline__ void read_v(ByteTile<T, HEAD_DIM, TILE> &tile, const uint4 *item) {
+  const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
   for (int n = 0; n < TILE / 16; n++) {
-    const auto keys = find_keys(v + lane / 4 * tile.V_BYTES, problem.v_strides, walk, found[n],
-                                walk.first_key + walk.tile * TILE + 16 * n);
 #pragma unroll
     for (int r = 0; r < 4; r++) {
-      const int key = min(lane % 4 * 2 + r % 2 + r / 2 * 8, keys.last);
-      const uint8_t *const row = keys.row + (int64_t)key * stride;
+      const int key = 16 * n + lane % 4 * 2 + r % 2 + r / 2 * 8;
       if constexpr (HEAD_DIM < 128) {
-        const uint2 x = __ldg((const uint2 *)row);
+        const uint4 *const chunk = &item[Ring<uint8_t, HEAD_DIM>::place(key, lane / 8)];
+        const uint2 x = ((const uint2 *)chunk)[lane / 4 % 2];
         memcpy(tile.v[n][r], &x, sizeof x);
       } else {
 #pragma unroll
         for (int c = 0; c < HEAD_DIM / 128; c++) {
-          const uint4 x = load_once_16(row + 128 * c);
+          const uint4 x = item[Ring<uint8_t, HEAD_DIM>::place(key, 8 * c + lane / 4)];
           memcpy(&tile.v[n][r][4 * c], &x, sizeof x);
         }
       }
     }
   }
 }
-// [load_bytes]
+// [read_bytes]
 
 // [byte_rows]
+/** Makes rows of Q of eight fp16, times powers of two so that they are in its range, and returns
+ * the reciprocal of that of row lane / 4. */
+template <typename T, int FRAGMENTS>
+__device__ __forceinline__ float to_halves(uint32_t (&q)[FRAGMENTS][4], int half) {
+  const auto floats = [](uint32_t pair) {
+    return to_float2(*reinterpret_cast<const typename PairOf<T>::type *>(&pair));
+  };
+  float most = 0.0f;
+#pragma unroll
+  for (const auto &words : q) {
+    const float2 x = floats(words[half]), y = floats(words[2 + half]);
+    most = fmaxf(most, fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(y.x), fabsf(y.y))));
+  }
+  most = lanes_reduce_max<4>(most);
+  const uint32_t exponent = min(max(__float_as_uint(most) >> 23, 1u), 253u);
+  const float factor = __uint_as_float((254 - exponent) << 23);  // the largest becomes 1 to 2
+#pragma unroll
+  for (auto &words : q) {
+    const float2 x = floats(words[half]), y = floats(words[2 + half]);
+    words[half] = pack<__half>(x.x * factor, x.y * factor);
+    words[2 + half] = pack<__half>(y.x * factor, y.y * factor);
+  }
+  return __uint_as_float(exponent << 23);
+}
+
 /** Loads rows of Q, in the same columns as K. The scale of K is a factor of the scores, that of V a
  * factor of O. */
 template <typename T, int HEAD_DIM, int ROWS, int TILE>
@@ -115,24 +123,34 @@ __device__ __forceinline__ Scales begin_rows(const ByteTile<T, HEAD_DIM, TILE> &
                                              MmaRows<HEAD_DIM, ROWS> &rows, const Problem &problem,
                                              const DecodeTensors &t, const RowGroup &group) {
   start_rows<2>(rows, problem, q, group);
-  const int scale = group.batch * problem.kv_heads + group.kv_head;
-  return {problem.scale * LOG2_E * t.k_scales[scale], t.v_scales[scale]};
+  const int head = group.batch * problem.kv_heads + group.kv_head;
+  const float scale = problem.scale * LOG2_E * t.k_scales[head];
+  Scales scales = {{scale, scale}, t.v_scales[head]};
+#pragma unroll
+  for (int half = 0; half < ROWS / 8; half++) {
+    float &own = scales.scores_log2[half];
+    if (DTYPE_OF<T> == DTYPE_BF16) own *= to_halves<T>(rows.q, half);
+    own = fminf(fmaxf(own, FLT_MIN), FLT_MAX);  // 0 and infinity times a score may be NaN
+  }
+  return scales;
 }
 // [byte_rows]
 
 // [to_operand]
-/** Two e4m3 as T, exactly. */
-template <typename T>
-__device__ __forceinline__ uint32_t to_operand(uint32_t pair) {
-  const uint32_t halves = e4m3_to_half2(pair);
+/** Two e4m3 of the lower or the upper half of a word as T, exactly. */
+template <typename T, bool UPPER>
+__device__ __forceinline__ uint32_t to_operand(uint32_t word) {
+  const uint32_t halves = e4m3_to_half2<UPPER>(word);
   if (DTYPE_OF<T> == DTYPE_FP16) return halves;
   const float2 two = __half22float2(*reinterpret_cast<const __half2 *>(&halves));
-  return pack<T>(two.x, two.y);
+  // The lower halves of these floats are 0.
+  return select_bytes(__float_as_uint(two.x), __float_as_uint(two.y), 0x7632);
 }
 // [to_operand]
 
 // [multiply_qk]
-/** S = Q K^T: the four bytes of a word are columns 2 j, 2 j + 1, 2 j + 8 and 2 j + 9 of an mma. */
+/** S = Q K^T in fp16: the four bytes of a word are columns 2 j, 2 j + 1, 2 j + 8 and 2 j + 9 of an
+ * mma. */
 template <typename T, int HEAD_DIM, int ROWS, int TILE>
 __device__ __forceinline__ void multiply_qk(float (&s)[TILE / 8][4],
                                             const MmaRows<HEAD_DIM, ROWS> &rows,
@@ -140,11 +158,12 @@ __device__ __forceinline__ void multiply_qk(float (&s)[TILE / 8][4],
 #pragma unroll
   for (int c = 0; c < HEAD_DIM / 64; c++) {
 #pragma unroll
-    for (int n = 0; n < TILE / 8; n++) {
+    for (int w = 0; w < 4; w++) {
 #pragma unroll
-      for (int w = 0; w < 4; w++) {
+      for (int n = 0; n < TILE / 8; n++) {
         const uint32_t word = (&tile.k[n][c].x)[w];
-        mma_m16n8k16<T>(s[n], rows.q[4 * c + w], to_operand<T>(word), to_operand<T>(word >> 16));
+        mma_m16n8k16<__half>(s[n], rows.q[4 * c + w], to_operand<__half, false>(word),
+                             to_operand<__half, true>(word));
       }
     }
   }
@@ -168,8 +187,8 @@ __device__ __forceinline__ void multiply_pv(MmaRows<HEAD_DIM, ROWS> &rows,
         const uint32_t selector = half_word == 0 ? 0x5140 : 0x7362;
         const uint32_t low = select_bytes(v[0][w], v[1][w], selector);   // keys 2 j, 2 j + 1
         const uint32_t high = select_bytes(v[2][w], v[3][w], selector);  // keys 2 j + 8, 2 j + 9
-        const uint32_t a[4] = {to_operand<T>(low), to_operand<T>(low >> 16), to_operand<T>(high),
-                               to_operand<T>(high >> 16)};
+        const uint32_t a[4] = {to_operand<T, false>(low), to_operand<T, true>(low),
+                               to_operand<T, false>(high), to_operand<T, true>(high)};
 #pragma unroll
         for (int half = 0; half < ROWS / 8; half++) {
           mma_m16n8k16<T>(rows.o[half][2 * w + half_word], a, probs[half][2 * n],
@@ -185,24 +204,28 @@ __device__ __forceinline__ void multiply_pv(MmaRows<HEAD_DIM, ROWS> &rows,
 /** The whole decode pass; each block has a share of all tiles. */
 template <typename T, int HEAD_DIM, int ROWS>
 __global__ void __launch_bounds__(MMA_THREADS, 1) decode_kernel(Problem problem, DecodeTensors t) {
-  extern __shared__ __align__(16) unsigned char smem[];
+  extern __shared__ __align__(128) unsigned char smem[];
   const auto place = [&](int block, bool begins) {
-    return (Message *)t.workspace + (2 * block + begins) * ROWS * HEAD_DIM / COLUMNS;
+    return (Message *)t.workspace + (2 * block + begins) * ROWS * HEAD_DIM / MESSAGE_COLUMNS;
   };
-  attend_share<T, ByteTile<T, HEAD_DIM, BYTE_KEYS<HEAD_DIM, ROWS>>>(
-      problem, t, *(MmaParts<HEAD_DIM, ROWS, ByteColumns<HEAD_DIM>> *)smem,
-      [&](bool begins, int row, int column, const RowResult &part) {
-        send(place(blockIdx.x, begins) + row * HEAD_DIM / COLUMNS, column, part);
-      });
   const Share &share = ((const Share *)t.schedule)[blockIdx.x];
-  if (share.parts > 1) merge_messages<T, HEAD_DIM>(problem, t, share, place);
+  if (share.parts > 1) touch_places<HEAD_DIM>(share, place);
+  using Tile = ByteTile<T, HEAD_DIM, RING_KEYS<HEAD_DIM>>;
+  attend_ring<T, Tile, HEAD_DIM, ROWS>(
+      problem, t, *(RingShared<Tile, HEAD_DIM, ROWS> *)smem,
+      [&](bool begins, int row, int column, const RowResult &part) {
+        send(place(blockIdx.x, begins) + row * HEAD_DIM / MESSAGE_COLUMNS, column, part);
+      });
+  if (share.parts < 2) return;
+  merge_messages<T, HEAD_DIM>(problem, t, share, place, *(float(*)[6][MMA_THREADS])smem);
 }
 // [decode_kernel]
 
 template <typename T, int D, int ROWS>
 constexpr SharesConfig CONFIG = {
-    make_decode_config<T, D, ROWS>(decode_kernel<T, D, ROWS>, MMA_THREADS, BYTE_KEYS<D, ROWS>),
-    NULL, 1, (int)sizeof(Message) * ROWS *D / COLUMNS};
+    make_decode_config<T, D, ROWS>(decode_kernel<T, D, ROWS>, MMA_THREADS, RING_KEYS<D>), NULL, 1,
+    (int)sizeof(Message) * ROWS *D / MESSAGE_COLUMNS,
+    (int)sizeof(RingShared<ByteTile<T, D, RING_KEYS<D>>, D, ROWS>)};
 
 static constexpr SharesConfig CONFIGS[] = {
     CONFIG<__half, 64, 8>,         CONFIG<__half, 64, 16>,        CONFIG<__half, 128, 8>,
@@ -215,7 +238,7 @@ static cudaError_t schedule(const Problem *problem, const DecodeTensors *t, cuda
   const int blocks = block_count(c);
   schedule_kernel<<<(blocks + THREADS - 1) / THREADS, THREADS, 0, stream>>>(
       *problem, t->lengths, (Share *)t->schedule, c->rows, c->keys,
-      (LEAST_KEYS + c->keys - 1) / c->keys, blocks);
+      (LEAST_KEYS + c->keys - 1) / c->keys, blocks, 2 * blocks);
   return cudaGetLastError();
 }
 
@@ -227,14 +250,14 @@ static cudaError_t decode(const Problem *problem, const DecodeTensors *t, cudaSt
 
 const Step step = {
     .name = "step21",
-    .after = "step20d",
+    .after = "step20e",
     .title = "A cache of fp8 numbers",
     .idea = "Half of the bytes to read: a lane converts in registers what it has loaded.",
     .head_dims = "D = 64, 128 or 256",
-    .supports = supports_decode<CONFIGS>,
+    .supports = supports_ring<CONFIGS, false>,
     .workspace_bytes = parts_bytes<CONFIGS>,
     .workspace_zero = true,
-    .describe = describe_mma<CONFIGS>,
+    .describe = describe_ring<CONFIGS>,
     .decode = decode,
     .caches = CACHE_E4M3 | CACHE_PAGES,
     .schedule_bytes = shares_bytes<CONFIGS, Share>,

@@ -34,7 +34,7 @@ __device__ __forceinline__ Scales begin_rows(const LaneTile<T, HEAD_DIM, TILE> &
                                              MmaRows<HEAD_DIM, ROWS> &rows, const Problem &problem,
                                              const DecodeTensors &, const RowGroup &group) {
   start_rows(rows, problem, q, group);
-  return {problem.scale * LOG2_E, 1.0f};
+  return {{problem.scale * LOG2_E, problem.scale * LOG2_E}, 1.0f};
 }
 
 /** Starts to load K of the next tile. */

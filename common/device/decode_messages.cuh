@@ -11,9 +11,11 @@
 
 // As in steps/step20d_messages.cu:
 
-/** Eight columns of a part of a row, and its LSE in the last four words. */
+constexpr int MESSAGE_COLUMNS = 16; /**< of a row: 64 bytes of a part, and 16 of its LSE */
+
+/** Some columns of a part of a row, and its LSE in the last four words. */
 struct Message {
-  float4 o[2], lse_log2; /**< no word is 0 when it is there */
+  float4 o[MESSAGE_COLUMNS / 4], lse_log2; /**< no word is 0 when it is there */
 };
 
 /** The same number, but not with all bits 0. */
@@ -27,117 +29,118 @@ __device__ __forceinline__ bool is_there(const float4 &words) {
          __float_as_uint(words.z) != 0 && __float_as_uint(words.w) != 0;
 }
 
-/** Sends four columns, and with the first of eight LSE. */
+/** Stores four columns, numbered from the first of message 0, and with the first of each LSE. */
+__device__ __forceinline__ void store(Message *to, int column, const float4 &o, const float4 &lse) {
+  to += column / MESSAGE_COLUMNS;
+  store_relaxed(&to->o[column / 4 % 4], o);
+  if (column % MESSAGE_COLUMNS == 0) store_relaxed(&to->lse_log2, lse);
+}
+
+/** Sends four columns of a row. */
 __device__ __forceinline__ void send(Message *row, int column, const RowResult &part) {
-  Message &to = row[column / COLUMNS];
-  store_relaxed(&to.o[column / 4 % 2], make_float4(never_zero(part.o.x), never_zero(part.o.y),
-                                                   never_zero(part.o.z), never_zero(part.o.w)));
-  if (column % COLUMNS > 0) return;
-  store_relaxed(&to.lse_log2, make_float4(never_zero(part.lse_log2), 1, 1, 1));
+  const float4 o = make_float4(never_zero(part.o.x), never_zero(part.o.y), never_zero(part.o.z),
+                               never_zero(part.o.w));
+  store(row, column, o, make_float4(never_zero(part.lse_log2), 1, 1, 1));
 }
 
-/** Loads a message, which may not be there yet. */
-__device__ __forceinline__ void load_message(Message &message, const Message *from) {
-  message.o[0] = load_relaxed(&from->o[0]);
-  message.o[1] = load_relaxed(&from->o[1]);
-  message.lse_log2 = load_relaxed(&from->lse_log2);
+/** Stores zeros, which are there already, where this block will send the part of its last row
+ * group. So the places are in L2 when others read them. place() says where the messages of a part
+ * are. */
+template <int HEAD_DIM, typename Place>
+__device__ __forceinline__ void touch_places(const Share &share, Place place) {
+  Message *const messages = place(blockIdx.x, (int)blockIdx.x == share.begin);
+  const int columns = (share.last.end - share.last.first) * HEAD_DIM;
+  for (int i = 4 * threadIdx.x; i < columns; i += 4 * MMA_THREADS) store(messages, i, {}, {});
 }
 
-/** Waits for a message that has been loaded once, and leaves its place 0 for the next pass. */
-__device__ __forceinline__ void receive(Message &message, Message *from) {
-  while (!is_there(message.o[0]) || !is_there(message.o[1]) || !is_there(message.lse_log2)) {
-    load_message(message, from);
-  }
-  const float4 zero = make_float4(0, 0, 0, 0);
-  store_relaxed(&from->o[0], zero);
-  store_relaxed(&from->o[1], zero);
-  store_relaxed(&from->lse_log2, zero);
+/** Parts of four columns that are merged, O times l. */
+struct ColumnSum {
+  float4 o;   /**< of the four columns */
+  float m, l; /**< as in Part */
+};
+
+/** Adds O of another part with this maximum; its l is `l`, and O times l is `o`. */
+__device__ __forceinline__ void add_part(ColumnSum &sum, const float4 &o, float m, float l) {
+  const float most = fmaxf(sum.m, m);
+  const float rescale = exp2_approx(sum.m - most), factor = exp2_approx(m - most);
+  sum.m = most, sum.l = rescale * sum.l + factor * l;
+  sum.o.x = rescale * sum.o.x + factor * o.x, sum.o.y = rescale * sum.o.y + factor * o.y;
+  sum.o.z = rescale * sum.o.z + factor * o.z, sum.o.w = rescale * sum.o.w + factor * o.w;
 }
 
-/** Merges `width` neighbouring lanes; each gets the result. */
-__device__ __forceinline__ void merge_neighbours(Part &part, int width) {
-  float m = part.m;
-  for (int distance = 1; distance < width; distance *= 2) {
-    m = fmaxf(m, __shfl_xor_sync(FULL_WARP, m, distance));
-  }
-  const float rescale = exp2_approx(part.m - m);
-  part.m = m;
-  part.l *= rescale;
-#pragma unroll
-  for (float &o : part.o) o *= rescale;
-  for (int distance = 1; distance < width; distance *= 2) {
-    part.l += __shfl_xor_sync(FULL_WARP, part.l, distance);
-#pragma unroll
-    for (float &o : part.o) o += __shfl_xor_sync(FULL_WARP, o, distance);
+/** Merges lanes that are `distance`, 2 * `distance`, .. apart; each gets the result. */
+__device__ __forceinline__ void merge_lanes(ColumnSum &sum, int distance) {
+  for (; distance < WARP_SIZE; distance *= 2) {
+    const auto other = [&](float x) { return __shfl_xor_sync(FULL_WARP, x, distance); };
+    const float4 o = make_float4(other(sum.o.x), other(sum.o.y), other(sum.o.z), other(sum.o.w));
+    add_part(sum, o, other(sum.m), other(sum.l));
   }
 }
 
-/** Divides by l and stores eight columns of a row. */
-template <typename T>
-__device__ __forceinline__ void store_part(const Problem &problem, const DecodeTensors &t,
-                                           QueryRow of, int column, const Part &part) {
-  const float factor = part.l == 0.0f ? 0.0f : 1.0f / part.l;
-  const float lse_log2 = part.m + log2_approx(part.l);
-  for (int c = 0; c < COLUMNS; c += 4) {
-    const float4 o = make_float4(part.o[c] * factor, part.o[c + 1] * factor, part.o[c + 2] * factor,
-                                 part.o[c + 3] * factor);
-    store_result<T>(problem, t, of, column + c, {o, lse_log2});
-  }
-}
-
-/** Merges this block's columns of the last row group of its share. place() says where the messages
- * of a block's part are. */
-template <typename T, int HEAD_DIM, typename Place>
-__device__ __forceinline__ void merge_messages(const Problem &problem, const DecodeTensors &t,
-                                               const Share &share, Place place) {
-  const Share *const shares = (const Share *)t.schedule;
-  const RowGroup &rows = share.last, &end = shares[share.begin + share.parts - 1].last;
-  // Is the last block of the row group in other row groups when the others merge?
-  const bool goes_on =
-      end.first != rows.first || end.kv_head != rows.kv_head || end.batch != rows.batch;
-  const int blocks = share.parts - goes_on, number = (int)blockIdx.x - share.begin;
-  const int eights = (rows.end - rows.first) * HEAD_DIM / COLUMNS;  // columns, by eights
-  const int own_begin = number * eights / blocks, own_end = (number + 1) * eights / blocks;
-  int width = 2;  // lanes that have the same columns
-  while (width < share.parts && width < WARP_SIZE) width *= 2;
-  const int lane = threadIdx.x % width;
-  for (int base = own_begin; base < own_end; base += MMA_THREADS / width) {
-    const int eight = base + threadIdx.x / width;
-    const int parts = eight < own_end ? share.parts : 0;
-    Part sum = EMPTY_PART;
-    for (int first = lane; first < parts; first += KEYS * width) {
-      Message messages[KEYS];
-      float s[KEYS];
-      const auto from = [&](int i) {
-        const int block = share.begin + first + i * width;
-        return place(block, block == share.begin) + eight;
-      };
+/** Receives parts slot, slot + every, .. of four columns of a message, if `valid`, and leaves zeros
+ * for the next pass. Four neighbouring lanes have a message; message(i) is that of part i. */
+template <typename PartMessage>
+__device__ __forceinline__ ColumnSum receive(int slot, int every, int parts, bool valid,
+                                             PartMessage message) {
+  constexpr int AT_ONCE = 3;
+  const int four = threadIdx.x % 4;
+  ColumnSum sum = {make_float4(0, 0, 0, 0), -FLT_MAX, 0.0f};
+  for (int first = 0; first < parts; first += AT_ONCE * every) {
+    float4 o[AT_ONCE] = {}, lse_log2[AT_ONCE] = {};
+    const auto part = [&](int i) { return first + slot + i * every; };
+    for (bool waits = true; waits;) {
+      waits = false;
 #pragma unroll
-      for (int i = 0; i < KEYS; i++) {
-        if (first + i * width < parts) load_message(messages[i], from(i));
-      }
-#pragma unroll
-      for (int i = 0; i < KEYS; i++) {
-        const bool valid = first + i * width < parts;
-        if (valid)
-          receive(messages[i], from(i));
-        else
-          messages[i] = {};
-        s[i] = valid ? messages[i].lse_log2.x : -INFINITY;
-      }
-      add_scores(sum, s);
-#pragma unroll
-      for (int i = 0; i < KEYS; i++) {
-        const float4 *const o = messages[i].o;
-        const float x[COLUMNS] = {o[0].x, o[0].y, o[0].z, o[0].w, o[1].x, o[1].y, o[1].z, o[1].w};
-#pragma unroll
-        for (int c = 0; c < COLUMNS; c++) sum.o[c] += s[i] * x[c];
+      for (int i = 0; i < AT_ONCE; i++) {
+        if (!valid || part(i) >= parts || (is_there(o[i]) && is_there(lse_log2[i]))) continue;
+        o[i] = load_relaxed(&message(part(i))->o[four]);
+        lse_log2[i] = load_relaxed(&message(part(i))->lse_log2);
+        waits = true;
       }
     }
-    merge_neighbours(sum, width);
-    if (lane > 0 || eight >= own_end) continue;
-    const int row = eight / (HEAD_DIM / COLUMNS), column = eight % (HEAD_DIM / COLUMNS) * COLUMNS;
-    store_part<T>(problem, t, row_of_group(problem, rows, rows.first + row), column, sum);
+    __syncwarp();  // all four lanes have LSE
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) {
+      if (!valid || part(i) >= parts) continue;
+      add_part(sum, o[i], lse_log2[i].x, 1.0f);
+      store(message(part(i)), 4 * four, {}, {});
+    }
+  }
+  return sum;
+}
+
+/** Merges this block's columns of the last row group of its share. Neighbouring lanes have the
+ * neighbouring columns of a part, by fours. */
+template <typename T, int HEAD_DIM, typename Place>
+__device__ __forceinline__ void merge_messages(const Problem &problem, const DecodeTensors &t,
+                                               const Share &share, Place place,
+                                               float (&sums)[6][MMA_THREADS]) {
+  const int blocks = share.parts - share.goes_on, number = (int)blockIdx.x - share.begin;
+  const int messages = (share.last.end - share.last.first) * HEAD_DIM / MESSAGE_COLUMNS;
+  const int begin = number * messages / blocks, end = (number + 1) * messages / blocks;
+  int width = 4;  // threads that have different columns
+  while (width < 4 * (end - begin) && width < MMA_THREADS) width *= 2;
+  const int lane = threadIdx.x % width, slot = threadIdx.x / width;
+  for (int first = begin; first < end; first += width / 4) {
+    const int message = first + lane / 4;
+    ColumnSum sum = receive(slot, MMA_THREADS / width, share.parts, message < end, [&](int part) {
+      return place(share.begin + part, part == 0) + message;
+    });
+    merge_lanes(sum, width);
+    __syncthreads();  // shared memory of the warps, or the sums before, are not needed any more
+    for (int i = 0; i < 6; i++) sums[i][threadIdx.x] = ((const float *)&sum)[i];
+    __syncthreads();  // the sums are there
+    if (slot > 0 || message >= end) continue;
+    for (int i = lane + max(width, WARP_SIZE); i < MMA_THREADS; i += max(width, WARP_SIZE)) {
+      const float4 o = make_float4(sums[0][i], sums[1][i], sums[2][i], sums[3][i]);
+      add_part(sum, o, sums[4][i], sums[5][i]);
+    }
+    const float factor = sum.l == 0.0f ? 0.0f : 1.0f / sum.l;
+    const float4 o =
+        make_float4(sum.o.x * factor, sum.o.y * factor, sum.o.z * factor, sum.o.w * factor);
+    const int column = message * MESSAGE_COLUMNS + lane % 4 * 4;
+    const QueryRow of = row_of_group(problem, share.last, share.last.first + column / HEAD_DIM);
+    store_result<T>(problem, t, of, column % HEAD_DIM, {o, sum.m + log2_approx(sum.l)});
   }
 }
 

@@ -33,7 +33,7 @@ template <int TILE>
 __device__ __forceinline__ void enter_rows(Walk &walk, const Problem &problem,
                                            const DecodeTensors &t, const RowGroup &rows, int length,
                                            int begin) {
-  const Tiles tiles = tiles_of_sequence(problem, length, TILE);
+  const SequenceTiles tiles = tiles_of_sequence(problem, length, TILE);
   const int count = min(tiles.count - begin, walk.left);
   walk.rows = rows;
   walk.tile = begin + threadIdx.x / WARP_SIZE, walk.end = begin + count;
@@ -128,15 +128,15 @@ __device__ __forceinline__ bool needs_mask(const Problem &problem, int length, i
          key + TILE > keys_of_query(problem, length, 0).end;
 }
 
-/** Sets scores of keys that their query does not attend to to -inf; `key` is the first key. */
+/** Sets scores of keys that their query does not attend to to -inf; `key` is the first key, and
+ * `row` the first row of this lane. */
 template <int ROWS, int TILE>
 __device__ __forceinline__ void mask_scores(float (&s)[TILE / 8][4], const Problem &problem,
-                                            const RowGroup &group, int length, int key) {
+                                            const RowGroup &group, int row, int length, int key) {
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
   for (int half = 0; half < ROWS / 8; half++) {
-    const int query =
-        row_of_group(problem, group, group.first + 8 * half + row_of_lane(lane)).query;
+    const int query = row_of_group(problem, group, group.first + 8 * half + row).query;
     const KeyRange keys = keys_of_query(problem, length, query);
 #pragma unroll
     for (int n = 0; n < TILE / 8; n++) {
@@ -154,10 +154,12 @@ __device__ __forceinline__ void mask_scores(float (&s)[TILE / 8][4], const Probl
 template <typename T, int HEAD_DIM, int ROWS, int TILE>
 __device__ __forceinline__ void add_scores(uint32_t (&probs)[ROWS / 8][TILE / 8],
                                            MmaRows<HEAD_DIM, ROWS> &rows,
-                                           const float (&s)[TILE / 8][4], float scale_log2) {
+                                           const float (&s)[TILE / 8][4],
+                                           const float (&scales_log2)[2]) {
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
   for (int half = 0; half < ROWS / 8; half++) {
+    const float scale_log2 = scales_log2[half];
     float most = -INFINITY;
 #pragma unroll
     for (int n = 0; n < TILE / 8; n++) {
@@ -191,14 +193,21 @@ struct Columns64 {
   __device__ static __forceinline__ int first(int c, int lane) { return 64 * c + lane / 4 * 8; }
 };
 
+/** For parts whose rows need so many floats more, but whose columns are where they are. */
+template <int FLOATS>
+struct Padded {
+  static constexpr int PADDING = FLOATS; /**< floats after a row of MmaParts */
+};
+
 /** The parts of all warps, in shared memory. Rows are longer than they need be, so that the lanes
  * that store_rows() serves together reach all banks. */
-template <int HEAD_DIM, int ROWS, typename Columns>
+template <int HEAD_DIM, int ROWS, typename Columns, int PARTS = MMA_WARPS>
 struct MmaParts {
-  /** O of each warp, not divided by l. */
-  alignas(16) float o[MMA_WARPS][ROWS][HEAD_DIM + Columns::PADDING];
-  float m[MMA_WARPS][ROWS]; /**< as in Part */
-  float l[MMA_WARPS][ROWS]; /**< likewise */
+  static constexpr int COLUMNS_OF_ROW = HEAD_DIM; /**< without those that nobody uses */
+  /** O of each part, not divided by l. */
+  alignas(16) float o[PARTS][ROWS][HEAD_DIM + Columns::PADDING];
+  float m[PARTS][ROWS]; /**< as in Part */
+  float l[PARTS][ROWS]; /**< likewise */
 };
 
 /** Leaves the parts of this warp for the block, O times `factor`. A lane has the same eight columns
@@ -237,18 +246,18 @@ __device__ __forceinline__ void store_rows(MmaParts<HEAD_DIM, ROWS, Columns> &pa
 }
 
 /** Merges the parts of all warps, in four columns of a row. */
-template <int HEAD_DIM, int ROWS, typename Columns>
-__device__ __forceinline__ RowResult merge_row(const MmaParts<HEAD_DIM, ROWS, Columns> &parts,
-                                               int row, int column) {
+template <int HEAD_DIM, int ROWS, typename Columns, int PARTS>
+__device__ __forceinline__ RowResult
+merge_row(const MmaParts<HEAD_DIM, ROWS, Columns, PARTS> &parts, int row, int column) {
   float m = -FLT_MAX, l = 0.0f;
   float4 o = make_float4(0, 0, 0, 0);
 #pragma unroll
-  for (int warp = 0; warp < MMA_WARPS; warp++) m = fmaxf(m, parts.m[warp][row]);
+  for (int part = 0; part < PARTS; part++) m = fmaxf(m, parts.m[part][row]);
 #pragma unroll
-  for (int warp = 0; warp < MMA_WARPS; warp++) {
-    const float rescale = exp2_approx(parts.m[warp][row] - m);
-    const float4 part = *(const float4 *)&parts.o[warp][row][column];
-    l += rescale * parts.l[warp][row];
+  for (int i = 0; i < PARTS; i++) {
+    const float rescale = exp2_approx(parts.m[i][row] - m);
+    const float4 part = *(const float4 *)&parts.o[i][row][column];
+    l += rescale * parts.l[i][row];
     o.x += rescale * part.x, o.y += rescale * part.y;
     o.z += rescale * part.z, o.w += rescale * part.w;
   }
@@ -285,7 +294,8 @@ __device__ __forceinline__ SixteenKeys<T> find_keys(const T *cache, const Stride
 
 /** What scores and O of a row group must be multiplied by. */
 struct Scales {
-  float scores_log2, o; /**< of the scores, in units of log2, and of O */
+  float scores_log2[2]; /**< of the scores of rows lane / 4 and lane / 4 + 8, in units of log2 */
+  float o;              /**< of O */
 };
 
 /** Computes a share of all tiles. What the block does not finish alone goes to keep_part(): whether
@@ -307,6 +317,8 @@ __device__ __forceinline__ void attend_share(
   Walk walk = first_tile<TILE, ROWS>(problem, t, share);
   int found[TILE / 16] = {};
   Tile tile = {};
+  MmaRows<HEAD_DIM, ROWS> rows;  // Q first: the first S needs it, and what is asked for last
+  Scales scales = begin_rows(tile, (const T *)t.q, rows, problem, t, share.rows);
   find_pages<TILE>(found, walk);
   load_k(tile, problem, k, walk, found);
   load_v(tile, problem, v, walk, found);
@@ -315,8 +327,7 @@ __device__ __forceinline__ void attend_share(
   int length = share.length, first = share.first;
   for (int left = share.tiles, number = 0; left > 0; number++, first = 0) {
     const int all = tiles_of_sequence(problem, length, TILE).count, count = min(all - first, left);
-    MmaRows<HEAD_DIM, ROWS> rows;
-    const Scales scales = begin_rows(tile, (const T *)t.q, rows, problem, t, group);
+    if (number > 0) scales = begin_rows(tile, (const T *)t.q, rows, problem, t, group);
     while (walk.number == number && walk.tile < walk.end) {
       const int key = walk.first_key + walk.tile * TILE;
       float s[TILE / 8][4] = {};
@@ -326,7 +337,8 @@ __device__ __forceinline__ void attend_share(
       find_pages<TILE>(found, walk);
       load_k(tile, problem, k, walk, found);
       if (needs_mask<TILE>(problem, length, key)) {
-        mask_scores<ROWS, TILE>(s, problem, group, length, key);
+        mask_scores<ROWS, TILE>(s, problem, group, row_of_lane(threadIdx.x % WARP_SIZE), length,
+                                key);
       }
       uint32_t probs[ROWS / 8][TILE / 8];
       add_scores<typename Tile::Prob, HEAD_DIM, ROWS, TILE>(probs, rows, s, scales.scores_log2);
@@ -353,8 +365,9 @@ __device__ __forceinline__ void attend_share(
   }
 }
 
-/** Bytes of shared memory of a thread block: the parts of its warps. */
+/** Bytes of shared memory of a thread block: at least the parts of its warps. */
 static int shared_bytes(const SharesConfig *c) {
+  if (c->shared_bytes > 0) return c->shared_bytes;
   return c->rows * MMA_WARPS * (int)sizeof(float) * (c->head_dim + 16 + 2);
 }
 

@@ -244,17 +244,25 @@ __device__ __forceinline__ uint32_t pack_e4m3(float x0, float x1, float x2, floa
 #endif
 }
 
-/** cvt.rn.f16x2.e4m3x2 (9.7.9.22): the two e4m3 in the lower half of `pair` as fp16, exactly; that
- * of the lowest byte in the lower half. Compute capability 8.9 and later have it. */
-__device__ __forceinline__ uint32_t e4m3_to_half2(uint32_t pair) {
+/** cvt.rn.f16x2.e4m3x2 (9.7.9.22): the two e4m3 in the lower or upper half of `word` as fp16,
+ * exactly; that of the lower byte in the lower half. Compute capability 8.9 and later have it. A
+ * shift in place of `UPPER` would be an instruction. */
+template <bool UPPER = false>
+__device__ __forceinline__ uint32_t e4m3_to_half2(uint32_t word) {
 #ifdef __CUDACC__
   uint32_t halves = 0;
 #if __CUDA_ARCH__ >= 890
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)pair));
+  asm("{\n"
+      "  .reg .b16 half<2>;\n"
+      "  mov.b32 {half0, half1}, %1;\n"
+      "  cvt.rn.f16x2.e4m3x2 %0, half%2;\n"
+      "}"
+      : "=r"(halves)
+      : "r"(word), "n"((int)UPPER));
 #endif
   return halves;
 #else
-  return simt_e4m3_to_half2(pair);
+  return simt_e4m3_to_half2(UPPER ? word >> 16 : word);
 #endif
 }
 

@@ -49,14 +49,14 @@ __device__ __forceinline__ uint64_t wgmma_descriptor(const T *start, int panel_b
  * Of both operands the columns d to d + 15 are described. */
 template <typename T, int HEAD_DIM, int BLOCK_N, int TILES>
 __device__ __forceinline__ void start_qk(float (&s)[TILES][4], const T *q_group, const T *k_tile) {
-  constexpr int COLUMNS = PANEL<HEAD_DIM>;
+  constexpr int PANEL_COLUMNS = PANEL<HEAD_DIM>;
   const uint64_t q = wgmma_descriptor<HEAD_DIM>(q_group, 0);
   const uint64_t k = wgmma_descriptor<HEAD_DIM>(k_tile, 0);
 #pragma unroll
   for (int d = 0; d < HEAD_DIM; d += 16) {
-    const int panel = d / COLUMNS, column = d % COLUMNS;
-    wgmma<T, false>(s, q + units(2 * (panel * 64 * COLUMNS + column)),
-                    k + units(2 * (panel * BLOCK_N * COLUMNS + column)), d > 0);
+    const int panel = d / PANEL_COLUMNS, column = d % PANEL_COLUMNS;
+    wgmma<T, false>(s, q + units(2 * (panel * 64 * PANEL_COLUMNS + column)),
+                    k + units(2 * (panel * BLOCK_N * PANEL_COLUMNS + column)), d > 0);
   }
   wgmma_commit();
 }
@@ -67,11 +67,11 @@ __device__ __forceinline__ void start_qk(float (&s)[TILES][4], const T *q_group,
 template <typename T, int HEAD_DIM, int BLOCK_N, int P_FRAGMENTS>
 __device__ __forceinline__ void start_pv(float (&o)[HEAD_DIM / MMA_N][4],
                                          const uint32_t (&probs)[P_FRAGMENTS][4], const T *v_tile) {
-  constexpr int COLUMNS = PANEL<HEAD_DIM>;
-  const uint64_t v = wgmma_descriptor<HEAD_DIM>(v_tile, 2 * BLOCK_N * COLUMNS);
+  constexpr int PANEL_COLUMNS = PANEL<HEAD_DIM>;
+  const uint64_t v = wgmma_descriptor<HEAD_DIM>(v_tile, 2 * BLOCK_N * PANEL_COLUMNS);
 #pragma unroll
   for (int key = 0; key < 16 * P_FRAGMENTS; key += 16) {
-    wgmma<T, true>(o, probs[key / 16], v + units(2 * key * COLUMNS), true);
+    wgmma<T, true>(o, probs[key / 16], v + units(2 * key * PANEL_COLUMNS), true);
   }
   wgmma_commit();
 }
@@ -108,9 +108,9 @@ __device__ __forceinline__ void init_barriers(Shared<T, HEAD_DIM> &shared, int w
 template <int HEAD_DIM, int ROWS, typename T>
 __device__ __forceinline__ void load_rows(T *target, const CUtensorMap &map, uint64_t *barrier,
                                           int row, int head, int batch) {
-  constexpr int COLUMNS = PANEL<HEAD_DIM, sizeof(T)>;
+  constexpr int PANEL_COLUMNS = PANEL<HEAD_DIM, sizeof(T)>;
 #pragma unroll
-  for (int column = 0; column < HEAD_DIM; column += COLUMNS) {
+  for (int column = 0; column < HEAD_DIM; column += PANEL_COLUMNS) {
     tma_load(target + ROWS * column, map, barrier, column, row, head, batch);
   }
 }

@@ -15,11 +15,7 @@ SAME_BITS_RUNS = int(os.environ.get("SAME_BITS_RUNS", "1"))
 def lines_of(step: Program, trial: str) -> list[str]:
     """The line printed for each problem of a trial, or of a half: "padded 0"; no answer may be wrong."""
     done = subprocess.run(
-        [STEP_DIR / "under_test" / step.name, *trial.split()],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+        [STEP_DIR / "under_test" / step.name, *trial.split()], capture_output=True, text=True, timeout=300, check=False
     )
     assert (done.returncode, done.stderr) == (RIGHT, ""), done.stdout + done.stderr
     return done.stdout.splitlines()

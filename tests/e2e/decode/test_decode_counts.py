@@ -22,6 +22,8 @@ CASES = [
 def test_nothing_is_wrong_and_nothing_exceeds_the_limits(step: Program, options: str, tmp_path: Path) -> None:
     if step.facts["kv_dtypes"] == ["e4m3"]:
         options += " --kv-dtype e4m3"
+    if "-d 256" in options and 256 not in step.facts["head_dims"]:
+        pytest.skip("does not take D = 256")
     step.run_right(*options.split(), "--report", "--json", tmp_path / "record")
     (record,) = read_records(tmp_path / "record")
     assert record["lab_findings"] == 0

@@ -1,0 +1,172 @@
+/**
+ * @file
+ * The loop of decode steps whose K and V come through the ring of step 20e.
+ */
+#ifndef DEVICE_DECODE_RING_SHARE_CUH
+#define DEVICE_DECODE_RING_SHARE_CUH
+
+#include "device/decode_mma.cuh"
+
+/** What a worker, a warp or more, asks for and needs. */
+template <int TILE, int ROWS, int WORKER>
+struct Asked {
+  int tiles;            /**< of the share */
+  Walk walk;            /**< the next tile that it asks for */
+  int found[TILE / 16]; /**< the pages of this tile */
+  int to, from;         /**< the slots of the next item that it asks for, and that it needs */
+};
+
+/** Workers of so many threads take turns, from one tile of the share to the next: the first tile of
+ * one, of a row group that begins after `before` tiles of the share. */
+template <int WORKER>
+__device__ __forceinline__ int own_tile(int before) {
+  return (threadIdx.x / WORKER - before) % (MMA_THREADS / WORKER);
+}
+
+/** Skips row groups that have no more tiles for this worker, and looks up the pages of the next. */
+template <int TILE, int ROWS, int WORKER>
+__device__ __forceinline__ void find_next(Asked<TILE, ROWS, WORKER> &asked, const Problem &problem,
+                                          const DecodeTensors &t) {
+  Walk &walk = asked.walk;
+  while (walk.tile >= walk.end && walk.left > 0) {
+    const int own = own_tile<WORKER>(asked.tiles - walk.left);
+    const RowGroup rows = next_rows<ROWS>(problem, walk.rows);
+    enter_rows<TILE>(walk, problem, t, rows, t.lengths[rows.batch], 0);
+    walk.tile = own;
+  }
+  find_pages<TILE>(asked.found, walk);
+}
+
+/** Begins with the first tile of a share. */
+template <int TILE, int ROWS, int WORKER>
+__device__ __forceinline__ Asked<TILE, ROWS, WORKER> begin_share(const Problem &problem,
+                                                                 const DecodeTensors &t,
+                                                                 const Share &share) {
+  Asked<TILE, ROWS, WORKER> asked = {};
+  asked.tiles = asked.walk.left = share.tiles;
+  enter_rows<TILE>(asked.walk, problem, t, share.rows, share.length, share.first);
+  asked.walk.tile = share.first + own_tile<WORKER>(0);
+  find_next(asked, problem, t);
+  return asked;
+}
+
+/** Computes every MMA_WARPS-th tile of a row group, from `tile` on. */
+template <typename Tile, typename Shared, int HEAD_DIM, int ROWS>
+__device__ __forceinline__ void attend_rows(MmaRows<HEAD_DIM, ROWS> &rows, Shared &shared,
+                                            Asked<Tile::KEYS_OF_TILE, ROWS, WARP_SIZE> &asked,
+                                            const Problem &problem, const DecodeTensors &t,
+                                            const RowGroup &group, const Scales &scales, int length,
+                                            int tile, int end) {
+  constexpr int TILE = Tile::KEYS_OF_TILE;
+  constexpr bool ODD = shared.ring.SLOTS % 2;
+  const int first = tiles_of_sequence(problem, length, TILE).first;
+  for (; tile < end; tile += MMA_WARPS) {
+    const int key = (first + tile) * TILE;
+    float s[TILE / 8][4] = {};
+    uint32_t probs[ROWS / 8][TILE / 8];
+    Tile k_or_v;
+    const uint4 *item = wait_for_item(shared.ring, asked);
+    if (length > 0) {  // else nothing is there, and all scores are masked
+      read_k(k_or_v, item);
+      multiply_qk(s, rows, k_or_v);
+    }
+    shared.ring.leave();  // the slot of K is free
+    ask(shared.ring, asked, problem, t, ODD);
+    if (needs_mask<TILE>(problem, length, key)) {
+      mask_scores<ROWS, TILE>(s, problem, group, row_of_lane(threadIdx.x % WARP_SIZE), length, key);
+    }
+    add_scores<typename Tile::Prob, HEAD_DIM, ROWS, TILE>(probs, rows, s, scales.scores_log2);
+    item = wait_for_item(shared.ring, asked);
+    if (length > 0) {  // 0 * NaN would be NaN
+      read_v(k_or_v, item);
+      multiply_pv(rows, probs, k_or_v);
+    }
+    shared.ring.leave();  // the slot of V is free
+    ask(shared.ring, asked, problem, t, !ODD);
+  }
+}
+
+/** Merges the parts of a row group. What the block does not have `whole` goes to keep_part(), as in
+ * attend_share(). */
+template <typename T, typename Parts, typename KeepPart>
+__device__ __forceinline__ void merge_parts(const Problem &problem, const DecodeTensors &t,
+                                            const Parts &parts, const RowGroup &group, bool whole,
+                                            bool begins, KeepPart keep_part) {
+  constexpr int FOURS = Parts::COLUMNS_OF_ROW / 4;
+  for (int i = threadIdx.x; i < (group.end - group.first) * FOURS; i += MMA_THREADS) {
+    const int row = i / FOURS, column = i % FOURS * 4;
+    const RowResult result = merge_row(parts, row, column);
+    if (whole) {
+      store_result<T>(problem, t, row_of_group(problem, group, group.first + row), column, result);
+    } else {
+      keep_part(begins, row, column, result);
+    }
+  }
+}
+
+/** Goes through the row groups of a share. attend() computes this worker's tiles of one, from its
+ * first to the end; end() gets the row group, whether the block has all of its tiles, whether the
+ * first is among them, and the row group that comes next, if one does. */
+template <int TILE, int ROWS, typename SomeRing, typename Attend, typename End>
+__device__ __forceinline__ void attend_groups(const Problem &problem, const DecodeTensors &t,
+                                              const Share &share, SomeRing &ring, Attend attend,
+                                              End end) {
+  auto asked = begin_share<TILE, ROWS, SomeRing::WORKER>(problem, t, share);
+  ask_first(ring, asked, problem, t);
+  RowGroup group = share.rows;
+  int length = share.length, first = share.first;
+  for (int left = share.tiles; left > 0; first = 0) {
+    const int all = tiles_of_sequence(problem, length, TILE).count, count = min(all - first, left);
+    const int own = own_tile<SomeRing::WORKER>(share.tiles - left);
+    attend(asked, group, length, first + own, first + count);
+    left -= count;
+    const RowGroup ended = group;
+    group = next_rows<ROWS>(problem, group);
+    if (left > 0) length = t.lengths[group.batch];
+    end(ended, count == all, first == 0, left > 0, group);
+  }
+}
+
+/** Computes a share of all tiles, as attend_share() does. */
+template <typename T, typename Tile, int HEAD_DIM, int ROWS, typename Shared, typename KeepPart>
+__device__ __forceinline__ void attend_ring(const Problem &problem, const DecodeTensors &t,
+                                            Shared &shared, KeepPart keep_part) {
+  const Share share = ((const Share *)t.schedule)[blockIdx.x];
+  if (share.tiles == 0) return;
+  MmaRows<HEAD_DIM, ROWS> rows;  // Q is asked for before K and V, so that it does not wait for them
+  Scales scales = begin_rows(Tile(), (const T *)t.q, rows, problem, t, share.rows);
+  attend_groups<Tile::KEYS_OF_TILE, ROWS>(
+      problem, t, share, shared.ring,
+      [&](auto &asked, const RowGroup &group, int length, int tile, int end) {
+        attend_rows<Tile>(rows, shared, asked, problem, t, group, scales, length, tile, end);
+      },
+      [&](const RowGroup &group, bool whole, bool begins, bool goes_on, const RowGroup &next) {
+        store_rows(shared.parts, rows, group.end - group.first, scales.o);
+        if (goes_on) {  // the next Q comes while the parts are merged
+          scales = begin_rows(Tile(), (const T *)t.q, rows, problem, t, next);
+        }
+        __syncthreads();  // the parts of all warps are there
+        merge_parts<T>(problem, t, shared.parts, group, whole, begins, keep_part);
+        if (goes_on) __syncthreads();  // they have been read and can be overwritten
+      });
+}
+
+/** Step::supports: no GPU before Hopper has as much shared memory; wgmma runs on no other. */
+template <const auto &CONFIGS, bool WGMMA>
+static bool supports_ring(const Problem *problem, char *why, size_t why_size) {
+  const int major = device_attribute(cudaDevAttrComputeCapabilityMajor);
+  const int minor = device_attribute(cudaDevAttrComputeCapabilityMinor);
+  if (WGMMA ? major == 9 : major >= 9) return supports_decode<CONFIGS>(problem, why, why_size);
+  snprintf(why, why_size, "this GPU has compute capability %d.%d: %s needs 9.0%s", major, minor,
+           step.name, WGMMA ? " (Hopper)" : "");
+  return false;
+}
+
+/** Step::describe */
+template <const auto &CONFIGS>
+static void describe_ring(const Problem *problem, int heads, Description *description) {
+  describe_mma<CONFIGS>(problem, heads, description);
+  description->compute_capability = 90;
+}
+
+#endif

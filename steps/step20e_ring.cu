@@ -1,0 +1,215 @@
+/**
+ * @file
+ * Step 20e: K and V on their way to a ring in shared memory.
+ *
+ * The idea: in step 20d, K and V on their way from memory and operands of products are the same
+ * registers. So they take half of the registers, with 16 rows of Q there is room for 16 keys only,
+ * and a lane must load what it will multiply, 64 bytes of a row at a time. Here they arrive in
+ * shared memory: each warp has a ring there with K and V of its next tiles. Neighbouring lanes copy
+ * whole rows to it by cp.async, and a slot is asked for again as soon as it has been read.
+ *
+ * What changed since step 20d: lanes load from the ring what they had in registers before, so the
+ * products are the same. No other warp reads it, so there is still no barrier. The warps take turns
+ * over the whole share and not from the start of each row group, and Q is asked for first.
+ *
+ * What it costs: each byte goes through shared memory, in and out; a third of its bandwidth.
+ *
+ * What to look at: place(). Which lanes load at the same time, and from which banks?
+ */
+#include "decode.h"
+#include "device/decode_lane_tile.cuh"
+#include "device/decode_launch.cuh"
+#include "device/decode_messages.cuh"
+#include "device/decode_mma.cuh"
+#include "device/decode_ring_share.cuh"
+#include "device/decode_shares.cuh"
+
+// [ring]
+/** Keys of a tile: K of a tile is an item, and V another one. */
+template <int HEAD_DIM>
+constexpr int RING_KEYS = HEAD_DIM == 256 ? 16 : 32;
+
+/** What the warps have asked for: of each warp so many items. */
+template <typename Elements, int HEAD_DIM>
+struct Ring {
+  using Cache = Elements;
+  static constexpr int WORKER = WARP_SIZE; /**< threads that have a ring */
+  static constexpr int TILE = RING_KEYS<HEAD_DIM>;
+  static constexpr int CHUNKS = HEAD_DIM * (int)sizeof(Cache) / 16; /**< of 16 bytes, of a row */
+  static constexpr int SLOTS = 16384 / (TILE * CHUNKS * 16);        /**< of a warp */
+  uint4 items[MMA_WARPS][SLOTS][TILE * CHUNKS];                     /**< chunks at their place() */
+
+  /** Where a chunk of a row is in its item. Eight lanes read four chunks of two rows of K, or two
+   * chunks of every other row of eight of V; in this order they reach all banks. */
+  __device__ static __forceinline__ int place(int row, int chunk) {
+    return (row * CHUNKS + chunk) ^ (row & 6) ^ (CHUNKS >= 8 ? (row & 1) * 4 : 0);
+  }
+  /** What this thread has copied is there; waits until that of the other lanes is, too. */
+  __device__ static __forceinline__ void arrive() { __syncwarp(); }
+  /** Waits until all lanes have read an item. */
+  __device__ static __forceinline__ void leave() { __syncwarp(); }
+};
+
+/** Shared memory of a thread block. */
+template <typename Tile, int HEAD_DIM, int ROWS>
+struct RingShared {
+  Ring<typename Tile::Cache, HEAD_DIM> ring;              /**< K and V */
+  MmaParts<HEAD_DIM, ROWS, typename Tile::Columns> parts; /**< of the warps */
+};
+// [ring]
+
+// [copy_item]
+/** Starts to copy K or V of a tile. Neighbouring threads copy a row. */
+template <typename SomeRing>
+__device__ __forceinline__ void copy_item(uint4 *item, const Strides &strides,
+                                          const typename SomeRing::Cache *cache, const Walk &walk,
+                                          const int (&found)[SomeRing::TILE / 16]) {
+  if (walk.tile >= walk.end || walk.last < 0) return;
+  constexpr int CHUNKS = SomeRing::CHUNKS, ROWS_AT_A_TIME = SomeRing::WORKER / CHUNKS;
+  const int thread = threadIdx.x % SomeRing::WORKER, stride = (int)strides.row;
+#pragma unroll
+  for (int n = 0; n < SomeRing::TILE / 16; n++) {
+    const auto keys = find_keys(cache + thread % CHUNKS * (16 / (int)sizeof *cache), strides, walk,
+                                found[n], walk.first_key + walk.tile * SomeRing::TILE + 16 * n);
+#pragma unroll
+    for (int first = 0; first < 16; first += ROWS_AT_A_TIME) {
+      const int row = first + thread / CHUNKS;
+      cp_async_16(&item[SomeRing::place(16 * n + row, thread % CHUNKS)],
+                  keys.row + (int64_t)min(row, keys.last) * stride, true);
+    }
+  }
+}
+// [copy_item]
+
+// [ask]
+/** Asks for K or V of a tile. After V it goes on to the next tile. */
+template <typename SomeRing, typename SomeAsked>
+__device__ __forceinline__ void ask(SomeRing &ring, SomeAsked &asked, const Problem &problem,
+                                    const DecodeTensors &t, bool is_v) {
+  copy_item<SomeRing>(
+      ring.items[threadIdx.x / ring.WORKER][asked.to], is_v ? problem.v_strides : problem.k_strides,
+      (const typename SomeRing::Cache *)(is_v ? t.v : t.k), asked.walk, asked.found);
+  cp_async_commit();  // a group for each item, even without a key
+  asked.to = asked.to + 1 == ring.SLOTS ? 0 : asked.to + 1;
+  if (!is_v) return;
+  asked.walk.tile += MMA_THREADS / ring.WORKER;
+  find_next(asked, problem, t);
+}
+
+/** Asks for the first items. */
+template <typename SomeRing, typename SomeAsked>
+__device__ __forceinline__ void ask_first(SomeRing &ring, SomeAsked &asked, const Problem &problem,
+                                          const DecodeTensors &t) {
+#pragma unroll 1
+  for (int slot = 0; slot < ring.SLOTS; slot += 2) {
+    ask(ring, asked, problem, t, false);
+    if (slot + 1 < ring.SLOTS) ask(ring, asked, problem, t, true);
+  }
+}
+
+/** Waits for the item that was asked for first. */
+template <typename SomeRing, typename SomeAsked>
+__device__ __forceinline__ const uint4 *wait_for_item(const SomeRing &ring, SomeAsked &asked) {
+  const uint4 *const item = ring.items[threadIdx.x / ring.WORKER][asked.from];
+  asked.from = asked.from + 1 == ring.SLOTS ? 0 : asked.from + 1;
+  cp_async_wait<SomeRing::SLOTS - 1>();
+  ring.arrive();
+  return item;
+}
+// [ask]
+
+// [read_item]
+/** Loads K of a tile from its item. */
+template <typename T, int HEAD_DIM, int TILE>
+__device__ __forceinline__ void read_k(LaneTile<T, HEAD_DIM, TILE> &tile, const uint4 *item) {
+  const int lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int n = 0; n < TILE / 8; n++) {
+#pragma unroll
+    for (int c = 0; c < HEAD_DIM / 32; c++) {
+      tile.k[n][c] = item[Ring<T, HEAD_DIM>::place(8 * n + lane / 4, 4 * c + lane % 4)];
+    }
+  }
+}
+
+/** The same for V. */
+template <typename T, int HEAD_DIM, int TILE>
+__device__ __forceinline__ void read_v(LaneTile<T, HEAD_DIM, TILE> &tile, const uint4 *item) {
+  const int lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int n = 0; n < TILE / 16; n++) {
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+      const int key = 16 * n + lane % 4 * 2 + r % 2 + r / 2 * 8;
+#pragma unroll
+      for (int c = 0; c < HEAD_DIM / 64; c++) {
+        tile.v[n][r][c] = item[Ring<T, HEAD_DIM>::place(key, 8 * c + lane / 4)];
+      }
+    }
+  }
+}
+// [read_item]
+
+// [decode_kernel]
+/** The whole decode pass; each block has a share of all tiles. */
+template <typename T, int HEAD_DIM, int ROWS>
+__global__ void __launch_bounds__(MMA_THREADS, 1) decode_kernel(Problem problem, DecodeTensors t) {
+  extern __shared__ __align__(128) unsigned char smem[];
+  const auto place = [&](int block, bool begins) {
+    return (Message *)t.workspace + (2 * block + begins) * ROWS * HEAD_DIM / MESSAGE_COLUMNS;
+  };
+  const Share &share = ((const Share *)t.schedule)[blockIdx.x];
+  if (share.parts > 1) touch_places<HEAD_DIM>(share, place);
+  using Tile = LaneTile<T, HEAD_DIM, RING_KEYS<HEAD_DIM>>;
+  attend_ring<T, Tile, HEAD_DIM, ROWS>(
+      problem, t, *(RingShared<Tile, HEAD_DIM, ROWS> *)smem,
+      [&](bool begins, int row, int column, const RowResult &part) {
+        send(place(blockIdx.x, begins) + row * HEAD_DIM / MESSAGE_COLUMNS, column, part);
+      });
+  if (share.parts < 2) return;
+  merge_messages<T, HEAD_DIM>(problem, t, share, place, *(float(*)[6][MMA_THREADS])smem);
+}
+// [decode_kernel]
+
+template <typename T, int D, int ROWS>
+constexpr SharesConfig CONFIG = {
+    make_decode_config<T, D, ROWS>(decode_kernel<T, D, ROWS>, MMA_THREADS, RING_KEYS<D>), NULL, 1,
+    (int)sizeof(Message) * ROWS *D / MESSAGE_COLUMNS,
+    (int)sizeof(RingShared<LaneTile<T, D, RING_KEYS<D>>, D, ROWS>)};
+
+static constexpr SharesConfig CONFIGS[] = {
+    CONFIG<__half, 64, 8>,         CONFIG<__half, 64, 16>,        CONFIG<__half, 128, 8>,
+    CONFIG<__half, 128, 16>,       CONFIG<__half, 256, 8>,        CONFIG<__nv_bfloat16, 64, 8>,
+    CONFIG<__nv_bfloat16, 64, 16>, CONFIG<__nv_bfloat16, 128, 8>, CONFIG<__nv_bfloat16, 128, 16>,
+    CONFIG<__nv_bfloat16, 256, 8>};
+
+static cudaError_t schedule(const Problem *problem, const DecodeTensors *t, cudaStream_t stream) {
+  const SharesConfig *c = find_decode<CONFIGS>(problem);
+  const int blocks = block_count(c);
+  schedule_kernel<<<(blocks + THREADS - 1) / THREADS, THREADS, 0, stream>>>(
+      *problem, t->lengths, (Share *)t->schedule, c->rows, c->keys,
+      (LEAST_KEYS + c->keys - 1) / c->keys, blocks, 2 * blocks);
+  return cudaGetLastError();
+}
+
+static cudaError_t decode(const Problem *problem, const DecodeTensors *t, cudaStream_t stream) {
+  if (!start_at_chunks(t)) return cudaErrorMisalignedAddress;
+  const SharesConfig *c = find_decode<CONFIGS>(problem);
+  return launch_together(c, shared_bytes(c), problem, t, stream);
+}
+
+const Step step = {
+    .name = "step20e",
+    .after = "step20d",
+    .title = "A ring in shared memory",
+    .idea = "K and V arrive in shared memory, a ring for each warp, and not in its registers.",
+    .head_dims = "D = 64, 128 or 256",
+    .supports = supports_ring<CONFIGS, false>,
+    .workspace_bytes = parts_bytes<CONFIGS>,
+    .workspace_zero = true,
+    .describe = describe_ring<CONFIGS>,
+    .decode = decode,
+    .caches = CACHE_16_BIT | CACHE_PAGES,
+    .schedule_bytes = shares_bytes<CONFIGS, Share>,
+    .schedule = schedule,
+};

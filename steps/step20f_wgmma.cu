@@ -1,0 +1,221 @@
+/**
+ * @file
+ * Step 20f: wgmma for up to 64 rows.
+ *
+ * The idea: with 16 new queries in each of four heads there are 64 rows that need the same K and V.
+ * In step 20e they are four row groups, and each of them reads all keys. A warpgroup computes 64
+ * rows at once: that is what wgmma is made for, and it reads its operands from shared memory. So a
+ * warpgroup has a ring, as a warp had, and keys are read once.
+ *
+ * What changed since step 20e: a worker is a warpgroup with 64 keys. Its four warps have copied
+ * parts of each item, so a named barrier of the warpgroup is where a warp had __syncwarp(). Chunks
+ * are where wgmma looks for them. Products and softmax are those of step 07: rows of Q are rows of
+ * S and of O.
+ *
+ * What it costs: with fewer rows, products of rows that do not exist. And a part has 40 KB, so the
+ * workspace has places for few of them: the schedule takes fewer blocks, or whole row groups.
+ *
+ * What to look at: leave(). What would happen if a warp asked for the next item without it?
+ */
+#include "decode.h"
+#include "device/decode_launch.cuh"
+#include "device/decode_messages.cuh"
+#include "device/decode_mma.cuh"
+#include "device/decode_ring.cuh"
+#include "device/decode_shares.cuh"
+#include "device/wgmma_tile.cuh"
+
+// [wide_ring]
+constexpr int WIDE_ROWS = 64, WIDE_KEYS = 64;           /**< of a row group, and of a tile */
+constexpr int GROUPS = MMA_THREADS / WARPGROUP_THREADS; /**< that take turns */
+
+/** What the warpgroups have asked for. */
+template <typename T, int HEAD_DIM>
+struct WideRing {
+  using Cache = T;
+  static constexpr int WORKER = WARPGROUP_THREADS, TILE = WIDE_KEYS, CHUNKS = HEAD_DIM / CHUNK;
+  static constexpr int SLOTS = 512 / HEAD_DIM;
+  uint4 items[GROUPS][SLOTS][TILE * CHUNKS];
+
+  /** Panels of 64 columns, swizzled as wgmma wants them. */
+  __device__ static __forceinline__ int place(int row, int chunk) {
+    return chunk / 8 * 8 * TILE + row * 8 + (chunk % 8 ^ row % 8);
+  }
+  /** Waits until the whole warpgroup has copied an item, or has read it. */
+  __device__ static __forceinline__ void leave() {
+    named_barrier_sync<WARPGROUP_THREADS>(1 + threadIdx.x / WARPGROUP_THREADS);
+  }
+  __device__ static __forceinline__ void arrive() {
+    fence_proxy_async();  // wgmma sees what this thread has copied
+    leave();
+  }
+};
+
+/** Shared memory of a thread block. */
+template <typename T, int HEAD_DIM>
+struct alignas(1024) WideShared {
+  WideRing<T, HEAD_DIM> ring;                             /**< K and V */
+  uint4 q[WIDE_ROWS * HEAD_DIM / CHUNK];                  /**< in panels, too */
+  MmaParts<HEAD_DIM, WIDE_ROWS, Padded<8>, GROUPS> parts; /**< of the warpgroups */
+};
+// [wide_ring]
+
+// [wide_rows]
+/** What a thread has of a row group: of the rows lane / 4 and 8 below of its warp. */
+template <int HEAD_DIM>
+struct WideRows {
+  float o[1][HEAD_DIM / MMA_N][4], m[1][2], l[1][2]; /**< as in step 07 */
+};
+
+/** Loads all rows of Q, the last one for those that do not exist. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void begin_rows(WideShared<T, HEAD_DIM> &shared,
+                                           WideRows<HEAD_DIM> &rows, const Problem &problem,
+                                           const DecodeTensors &t, const RowGroup &group) {
+  constexpr int CHUNKS = HEAD_DIM / CHUNK;
+  for (int i = threadIdx.x; i < WIDE_ROWS * CHUNKS; i += MMA_THREADS) {
+    const int row = min(group.first + i / CHUNKS, group.end - 1);
+    const QueryRow of = row_of_group(problem, group, row);
+    const T *const source = (const T *)t.q + head_offsets(problem, of.head).q +
+                            of.query * problem.q_strides.row + i % CHUNKS * CHUNK;
+    shared.q[shared.ring.place(i / CHUNKS, i % CHUNKS)] = load_once_16(source);
+  }
+  rows = {};
+  start_rows(rows.m, rows.l, -INFINITY);
+  fence_proxy_async();
+  __syncthreads();  // Q is there
+}
+
+/** Computes every second tile of a row group, from `tile` on. Items of an empty sequence are not
+ * there. */
+template <typename T, int HEAD_DIM, typename SomeAsked>
+__device__ __forceinline__ void attend_rows(WideShared<T, HEAD_DIM> &shared,
+                                            WideRows<HEAD_DIM> &rows, SomeAsked &asked,
+                                            const Problem &problem, const DecodeTensors &t,
+                                            const RowGroup &group, int length, int tile, int end) {
+  const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE % 4;
+  for (; tile < end; tile += GROUPS) {
+    const int key = (tiles_of_sequence(problem, length, WIDE_KEYS).first + tile) * WIDE_KEYS;
+    float s[1][WIDE_KEYS / MMA_N][4];
+    uint32_t probs[WIDE_KEYS / 16][4];
+    const uint4 *item = wait_for_item(shared.ring, asked);
+    wgmma_fence();
+    if (length > 0) start_qk<T, HEAD_DIM, WIDE_KEYS>(s[0], (const T *)shared.q, (const T *)item);
+    wgmma_wait<0>(s[0]);
+    shared.ring.leave();
+    ask(shared.ring, asked, problem, t, false);
+    if (needs_mask<WIDE_KEYS>(problem, length, key)) {
+      mask_scores<16, WIDE_KEYS>(s[0], problem, group, 16 * warp + lane / 4, length, key);
+    }
+    update_softmax(s, rows.m, rows.l, rows.o, problem.scale * LOG2_E);
+    pack_probs<T>(probs, s[0]);
+    item = wait_for_item(shared.ring, asked);
+    touch_accumulators(rows.o[0]);
+    wgmma_fence();
+    if (length > 0) start_pv<T, HEAD_DIM, WIDE_KEYS>(rows.o[0], probs, (const T *)item);
+    wgmma_wait<0>(rows.o[0]);
+    shared.ring.leave();
+    ask(shared.ring, asked, problem, t, true);
+  }
+}
+
+/** Leaves the part of this warpgroup for the block. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void store_rows(WideShared<T, HEAD_DIM> &shared,
+                                           const WideRows<HEAD_DIM> &rows) {
+  const int lane = threadIdx.x % WARP_SIZE, group = threadIdx.x / WARPGROUP_THREADS;
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    const int row = threadIdx.x / WARP_SIZE % 4 * 16 + 8 * half + lane / 4;
+    const float l = lanes_reduce_sum<4>(rows.l[0][half]);
+    if (lane % 4 == 0) {
+      shared.parts.m[group][row] = rows.m[0][half], shared.parts.l[group][row] = l;
+    }
+#pragma unroll
+    for (int n = 0; n < HEAD_DIM / MMA_N; n++) {
+      *(float2 *)&shared.parts.o[group][row][MMA_N * n + lane % 4 * 2] =
+          make_float2(rows.o[0][n][2 * half], rows.o[0][n][2 * half + 1]);
+    }
+  }
+  __syncthreads();  // the parts of both warpgroups are there
+}
+// [wide_rows]
+
+// [decode_kernel]
+/** The whole decode pass; each block has a share of all tiles. */
+template <typename T, int HEAD_DIM>
+__global__ void __launch_bounds__(MMA_THREADS, 1) decode_kernel(Problem problem, DecodeTensors t) {
+  extern __shared__ __align__(1024) unsigned char smem[];
+  auto &shared = *(WideShared<T, HEAD_DIM> *)smem;
+  constexpr int MESSAGES = WIDE_ROWS * HEAD_DIM / MESSAGE_COLUMNS;  // of a part
+  const Share share = ((const Share *)t.schedule)[blockIdx.x];
+  const int places = places_for_parts(problem, gridDim.x, MESSAGES * (int)sizeof(Message));
+  const auto place = [&](int block, bool begins, const RowGroup &group) {
+    return (Message *)t.workspace +
+           place_of_part(problem, WIDE_ROWS, places, block, begins, group) * MESSAGES;
+  };
+  const auto of_last = [&](int block, bool begins) { return place(block, begins, share.last); };
+  if (share.tiles == 0) return;
+  if (share.parts > 1) touch_places<HEAD_DIM>(share, of_last);
+  WideRows<HEAD_DIM> rows;
+  attend_groups<WIDE_KEYS, WIDE_ROWS>(
+      problem, t, share, shared.ring,
+      [&](auto &asked, const RowGroup &group, int length, int tile, int end) {
+        begin_rows(shared, rows, problem, t, group);
+        attend_rows(shared, rows, asked, problem, t, group, length, tile, end);
+      },
+      [&](const RowGroup &group, bool whole, bool begins, bool, const RowGroup &) {
+        store_rows(shared, rows);
+        merge_parts<T>(problem, t, shared.parts, group, whole, begins,
+                       [&](bool, int row, int column, const RowResult &part) {
+                         send(place(blockIdx.x, begins, group) + row * HEAD_DIM / MESSAGE_COLUMNS,
+                              column, part);
+                       });
+      });
+  if (share.parts < 2) return;
+  merge_messages<T, HEAD_DIM>(problem, t, share, of_last, *(float(*)[6][MMA_THREADS])smem);
+}
+// [decode_kernel]
+
+template <typename T, int D>
+constexpr SharesConfig CONFIG = {
+    make_decode_config<T, D, WIDE_ROWS>(decode_kernel<T, D>, MMA_THREADS, WIDE_KEYS),
+    NULL,
+    1,
+    (int)sizeof(Message) * WIDE_ROWS *D / MESSAGE_COLUMNS,
+    (int)sizeof(WideShared<T, D>),
+    true};
+
+static constexpr SharesConfig CONFIGS[] = {CONFIG<__half, 64>, CONFIG<__half, 128>,
+                                           CONFIG<__nv_bfloat16, 64>, CONFIG<__nv_bfloat16, 128>};
+
+static cudaError_t schedule(const Problem *problem, const DecodeTensors *t, cudaStream_t stream) {
+  const SharesConfig *c = find_decode<CONFIGS>(problem);
+  const int blocks = block_count(c);
+  schedule_kernel<<<(blocks + THREADS - 1) / THREADS, THREADS, 0, stream>>>(
+      *problem, t->lengths, (Share *)t->schedule, c->rows, c->keys,
+      (LEAST_KEYS + c->keys - 1) / c->keys, blocks, place_count(c, problem));
+  return cudaGetLastError();
+}
+
+static cudaError_t decode(const Problem *problem, const DecodeTensors *t, cudaStream_t stream) {
+  if (!start_at_chunks(t)) return cudaErrorMisalignedAddress;
+  const SharesConfig *c = find_decode<CONFIGS>(problem);
+  return launch_together(c, shared_bytes(c), problem, t, stream);
+}
+
+const Step step = {
+    .name = "step20f",
+    .after = "step20e",
+    .title = "wgmma for up to 64 rows",
+    .idea = "Rows of all new queries of a group are 64 rows of wgmma, so keys are read once.",
+    .head_dims = "D = 64 or 128",
+    .supports = supports_ring<CONFIGS, true>,
+    .workspace_bytes = parts_bytes<CONFIGS>,
+    .workspace_zero = true,
+    .describe = describe_ring<CONFIGS>,
+    .decode = decode,
+    .caches = CACHE_16_BIT | CACHE_PAGES,
+    .schedule_bytes = shares_bytes<CONFIGS, Share>,
+    .schedule = schedule,
+};
