@@ -26,6 +26,7 @@ CALLS = 300 if GPU else 12
 MOST = {torch.float16: 1.5e-3, torch.bfloat16: 1.2e-2}
 OPERATOR = torch.ops.attention_steps.attention.default
 BACKWARD = torch.ops.attention_steps.attention_backward.default
+DECODE = torch.ops.attention_steps.decode.default
 
 
 def reference(q, k, v, attended):
@@ -202,6 +203,99 @@ def test_refusals() -> None:
             call()
 
 
+# --- Decode ---------------------------------------------------------------------------------------------
+
+
+def cache(number: int) -> tuple[list, dict, list, str]:
+    """A random call of decode(): q, k, v and lengths; the other arguments; K and V in fp64; and what it is."""
+    draw_from = random.Random(number)
+    kind, d = draw_from.choice(["contiguous", "rows first", "pages", "view of pages"]), draw_from.choice([64, 128, 256])
+    dtype, e4m3 = draw_from.choice([torch.float16, torch.bfloat16]), draw_from.random() < 0.3
+    b, h_kv, n = draw_from.randint(1, 4), draw_from.choice([1, 2, 3]), draw_from.choice([1, 1, 1, 2, 5, 16])
+    h = h_kv * draw_from.choice([1, 2, 4, 8, 16])
+    longest = draw_from.randint(n, 2000 if GPU else 150)
+    lengths = torch.tensor([draw_from.choice([longest, draw_from.randint(0, longest)]) for _ in range(b)])
+    more = {"causal": draw_from.random() < 0.8, "scale": draw_from.choice([None, 0.2])}
+    k, v = (draw(b, h_kv, longest, d, seed=number + i, dtype=dtype) for i in (1, 2))
+    exact = [k.double(), v.double()]
+    if e4m3:
+        k, v = (x.to(torch.float8_e4m3fn) for x in (k, v))
+        scales = [0.5 + torch.rand(b, h_kv, generator=torch.Generator().manual_seed(i)).to(DEVICE) for i in (1, 2)]
+        more |= {"k_scales": scales[0], "v_scales": scales[1]}
+        exact = [scale.double()[:, :, None, None] * x.double() for scale, x in zip(scales, (k, v), strict=True)]
+    for b_, length in enumerate(lengths.tolist()):  # what comes after a length is not read
+        for x in (k, v):
+            x[b_, :, length:].view(torch.uint8).fill_(0x7F)  # NaN
+    if kind == "rows first":
+        k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (k, v))
+    elif kind != "contiguous":
+        size = draw_from.choice([16, 32, 64, 128, 256])
+        count = -(-longest // size)
+        order = torch.randperm(b * count, generator=torch.Generator().manual_seed(number))
+        more["page_table"] = order.view(b, count).to(DEVICE, torch.int32)
+        pages = []
+        for x in (k, v):
+            whole = torch.zeros(b, h_kv, count * size, d, dtype=dtype, device=DEVICE).to(x.dtype)
+            whole[:, :, :longest] = x
+            made = torch.empty_like(whole.view(b * count, size, h_kv, d))
+            made[order.to(DEVICE)] = whole.view(b, h_kv, count, size, d).permute(0, 2, 3, 1, 4).flatten(0, 1)
+            pages.append(made)
+        k, v = torch.stack(pages, 1).unbind(1) if kind == "view of pages" else pages
+    q = as_view(draw(b, h, n, d, dtype=dtype, seed=number), draw_from.choice(VIEWS))
+    what = (
+        f"{number} {kind} {dtype} e4m3={e4m3} B={b} heads {h}/{h_kv} Nq={n} D={d} lengths {lengths.tolist()} {[*more]}"
+    )
+    return [q, k, v, lengths.to(DEVICE, torch.int32)], more, exact, what
+
+
+def decoded(q, k, v, lengths, more: dict):
+    """O in fp64 of K and V [B, Hkv, longest, D]."""
+    key = torch.arange(k.shape[2], device=DEVICE)
+    ends = lengths[:, None]
+    if more["causal"]:
+        ends = ends - q.shape[2] + 1 + torch.arange(q.shape[2], device=DEVICE)
+    attended = (key < ends[..., None])[:, None].expand(-1, -1, q.shape[2], -1)
+    factor = 1 if more["scale"] is None else more["scale"] * q.shape[3] ** 0.5
+    return reference(q.double() * factor, k, v, attended)
+
+
+def test_random_decode_calls_are_right() -> None:
+    """Views, pages, caches in e4m3, lengths that differ, several new tokens; with a schedule and without."""
+    found = []
+    for number in range(CALLS // 3):
+        tensors, more, exact, what = cache(number)
+        o, lse = attention_steps.decode(*tensors, **more)
+        expected = decoded(tensors[0], *exact, tensors[3], more)
+        if not distance(o, expected) <= MOST[o.dtype]:
+            found.append(f"{what}: {distance(o, expected):.2g}")
+        of_lengths = {name: more[name] for name in ("page_table", "causal") if name in more}
+        schedule = attention_steps.decode_schedule(tensors[0], tensors[1], tensors[3], **of_lengths)
+        again = [attention_steps.decode(*tensors, **more, schedule=schedule) for _ in range(2)]
+        if not all(torch.equal(o, x) and torch.equal(lse, y) for x, y in again):
+            found.append(f"{what}: other bits with a schedule")
+    assert not found, "\n".join(found)
+
+
+def small_cache() -> tuple:
+    """q, k, v and lengths."""
+    q, k, v = inputs(n=2)
+    return q, k, v, torch.tensor([101, 40], dtype=torch.int32, device=DEVICE)
+
+
+def test_what_decode_refuses() -> None:
+    q, k, v, lengths = small_cache()
+    byte = k.to(torch.float8_e4m3fn)
+    for call, why in (
+        (lambda: attention_steps.decode(q, k, v, lengths.long()), r"lengths: torch.int64 \[2\], must be"),
+        (lambda: attention_steps.decode(q.repeat(1, 1, 9, 1), k, v, lengths), "18 rows, must have"),
+        (lambda: attention_steps.decode(q, byte, byte, lengths), "must be given with a cache in e4m3"),
+        (lambda: attention_steps.decode(q, k[:1], v[:1], lengths), "longest, D], or pages"),
+        (lambda: attention_steps.decode(q.requires_grad_(), k, v, lengths), "decode has no gradient"),
+    ):
+        with pytest.raises(StepError, match=why):
+            call()
+
+
 # --- What PyTorch asks of an operator -------------------------------------------------------------------
 
 
@@ -214,6 +308,10 @@ def test_opcheck(kind: str) -> None:
         o, lse = (x.detach() for x in OPERATOR(q, k, v, mask, not mask, 0.125, "", ""))
         tensors = (o, q.detach(), k.detach(), v.detach(), o, lse)
         torch.library.opcheck(BACKWARD, (*tensors, mask, not mask, 0.125, ""))
+
+
+def test_opcheck_of_decode() -> None:
+    torch.library.opcheck(DECODE, (*small_cache(), None, [], True, 0.125, "", None))
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=NEEDS_GPU)])
@@ -293,6 +391,30 @@ def test_a_cuda_graph(masked: bool) -> None:
 
 
 @NEEDS_GPU
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_a_cuda_graph_of_decode(scheduled: bool) -> None:
+    """Captured once, and replayed when the cache is longer, by the schedule that the graph makes."""
+    q, k, v, lengths = small_cache()
+
+    def layers() -> list:
+        schedule = attention_steps.decode_schedule(q, k, lengths) if scheduled else None
+        return [attention_steps.decode(q + i, k, v, lengths, schedule=schedule)[0] for i in range(3)]
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        layers()
+    side.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = layers()
+    for longer in ([101, 40], [3, 101], [77, 2]):
+        lengths.copy_(torch.tensor(longer, dtype=torch.int32))
+        for _ in range(2):
+            graph.replay()
+        assert all(torch.equal(x, y) for x, y in zip(captured, layers(), strict=True))
+
+
+@NEEDS_GPU
 def test_two_streams_at_once() -> None:
     """Steps whose blocks take tiles from a counter need one for each stream."""
     q, k, v = inputs(b=8, n=2000, n_kv=2000, d=128)
@@ -347,6 +469,30 @@ def test_host_time_of_a_call() -> None:
     assert times["operator"] - times["library"] <= 25
 
 
+@NEEDS_GPU
+def test_host_time_of_decode() -> None:
+    """Likewise, with a schedule."""
+    q, k, v, lengths = small_cache()
+    o, lse = attention_steps.decode(q, k, v, lengths)
+    schedule = attention_steps.decode_schedule(q, k, lengths)
+    plan = torch_ops._plan_of(q, k, v, o, None, True, 0.125, "")
+    addresses = [x.data_ptr() for x in (q, k, v, lengths)]
+    tensors = torch_ops._decode_tensors(plan, 0, schedule.data_ptr(), *addresses, None, o.data_ptr(), lse.data_ptr())
+    function, stream = plan.library.library.step_decode, torch.cuda.current_stream().cuda_stream
+
+    def direct() -> None:
+        assert function(plan.c, 0, tensors, stream) is None
+
+    times = {
+        "library": host_us(direct),
+        "operator": host_us(lambda: DECODE(q, k, v, lengths, None, [], True, 0.125, "", schedule)),
+        "decode()": host_us(lambda: attention_steps.decode(q, k, v, lengths, schedule=schedule)),
+        "without a schedule": host_us(lambda: attention_steps.decode(q, k, v, lengths)),
+    }
+    print("\nhost us of decode:", ", ".join(f"{what} {us:.1f}" for what, us in times.items()))
+    assert times["operator"] - times["library"] <= 25
+
+
 def settings(**changed: int) -> argparse.Namespace:
     """Of a small model and a short training."""
     return argparse.Namespace(
@@ -381,25 +527,29 @@ def transformers():
     return pytest.importorskip("transformers")
 
 
-def test_a_model_of_transformers() -> None:
-    """Random weights: prefill, and tokens one at a time with the cache, as with PyTorch's attention."""
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_a_model_of_transformers(cache: str) -> None:
+    """Random weights: prefill, and more tokens with the cache, as with PyTorch's attention."""
     attention_steps.use_in_transformers()
     config = transformers().LlamaConfig(
         vocab_size=50, hidden_size=128, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, head_dim=64, max_position_embeddings=64,
     )  # fmt: skip
     torch.manual_seed(0)
-    tokens = torch.randint(0, 50, (1, 12), device=DEVICE)
+    tokens = torch.randint(0, 50, (2, 30), device=DEVICE)
     logits, state = [], None
     for implementation in ("sdpa", "steps"):
         model = transformers().LlamaForCausalLM._from_config(config, attn_implementation=implementation)
         state = state or {name: 0.2 * torch.randn_like(x) for name, x in model.state_dict().items()}
         model.load_state_dict(state)
         model = model.to(DEVICE, torch.float16).eval()
+        kept = transformers().DynamicCache() if cache == "dynamic" else transformers().StaticCache(config, 40)
         with torch.no_grad():
-            first = model(tokens[:, :9], use_cache=True)
-            cache, parts = first.past_key_values, [first.logits]
-            for i in range(9, 12):
-                parts.append(model(tokens[:, i : i + 1], past_key_values=cache, use_cache=True).logits)
-        logits.append(torch.cat(parts, 1))
+            parts = tokens.split([20, 3, 1, 1, 5], 1)
+            logits.append(torch.cat([model(x, past_key_values=kept, use_cache=True).logits for x in parts], 1))
     assert distance(logits[1], logits[0].double()) < 10 * MOST[torch.float16]
+    with torch.no_grad(), pytest.raises(StepError, match="padding is not taken"):
+        model(tokens, attention_mask=torch.ones_like(tokens).index_fill(1, torch.tensor([0], device=DEVICE), 0))
+    packed = torch.arange(30, device=DEVICE).remainder(15)[None].expand(2, -1)
+    with torch.no_grad(), pytest.raises(StepError, match="only the causal mask"):
+        model(tokens, position_ids=packed, use_cache=False)

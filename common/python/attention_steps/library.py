@@ -137,8 +137,8 @@ class StepLibrary:
             "step_forward": [shape, mask, address, address, ctypes.c_size_t, *9 * [address]],
             "step_backward": [shape, backward, ctypes.c_size_t, address],
             "step_decode_bytes": [shape, ctypes.c_int, size, size],
-            "step_schedule": [shape, ctypes.c_int, decode],
-            "step_decode": [shape, ctypes.c_int, decode],
+            "step_schedule": [shape, ctypes.c_int, decode, address],
+            "step_decode": [shape, ctypes.c_int, decode, address],
             "step_graph": [shape, ctypes.c_int, decode, ctypes.POINTER(address)],
         }.items():
             if function := getattr(self.library, name, None):  # older builds lack some of them
@@ -214,13 +214,13 @@ class StepLibrary:
         _raise(self.library.step_decode_bytes(shape.as_c(), page_size, *map(ctypes.byref, sizes)))
         return sizes[0].value, sizes[1].value
 
-    def schedule(self, shape: Shape, page_size: int, tensors: DecodeTensors) -> None:
+    def schedule(self, shape: Shape, page_size: int, tensors: DecodeTensors, stream: int | None = None) -> None:
         """Enqueues what a batch of lengths needs once."""
-        _raise(self.library.step_schedule(shape.as_c(), page_size, tensors))
+        _raise(self.library.step_schedule(shape.as_c(), page_size, tensors, stream))
 
-    def decode(self, shape: Shape, page_size: int, tensors: DecodeTensors) -> None:
+    def decode(self, shape: Shape, page_size: int, tensors: DecodeTensors, stream: int | None = None) -> None:
         """Enqueues a decode pass."""
-        _raise(self.library.step_decode(shape.as_c(), page_size, tensors))
+        _raise(self.library.step_decode(shape.as_c(), page_size, tensors, stream))
 
     def graph(self, shape: Shape, page_size: int, tensors: DecodeTensors) -> "Graph":
         """A CUDA graph of a decode pass."""

@@ -13,15 +13,18 @@ from torch import Tensor
 
 from . import gallery
 from .gallery import StepError
-from .library import BackwardTensors, BlockMask, Shape, StepLibrary, block_mask, span_mask
+from .library import BackwardTensors, BlockMask, DecodeTensors, Device, Shape, StepLibrary, block_mask, span_mask
 from .masks import dense
 from .steps import step as numpy_step
 
-DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float8_e4m3fn: "e4m3"}
+HALVES = (torch.float16, torch.bfloat16)
 PROBLEM = "Tensor[] mask, bool causal, float scale, str step"
 SIMULATED = 90  # the compute capability of the simulator
 # The masks of a step, by the number of tensors that say what is masked.
 FORMS = {0: ["full", "causal"], 1: ["full", "causal", "spans"], 5: ["full", "causal", "blocks"]}
+DECODE = ["full", "causal", "window"]
+NEW_QUERIES, GROUP_SIZE, PAGE_SIZES = 16, 16, (16, 32, 64, 128, 256)  # the most, and all, of decode.h
 FULL, PARTIAL = 2, 3  # BlockType of block_mask.h
 
 torch.library.define(
@@ -31,12 +34,20 @@ torch.library.define(
     "attention_steps::attention_backward",
     f"(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {PROBLEM}) -> (Tensor, Tensor, Tensor)",
 )
+torch.library.define(
+    "attention_steps::decode",
+    "(Tensor q, Tensor k, Tensor v, Tensor lengths, Tensor? page_table, Tensor[] scales, bool causal, float scale,"
+    " str step, Tensor? schedule) -> (Tensor, Tensor)",
+)
 
 
 @functools.cache
-def fastest(kind: str, head_dim: int, dtype: str, masks: int, capability: int, deterministic: bool = False) -> str:
-    """The last step in the order of reading that fits: each builds on slower ones. `deterministic` is asked of a
-    backward step alone; where none of either sort fits, the other is taken."""
+def fastest(
+    kind: str, head_dim: int, dtype: str, masks: tuple[str, ...], capability: int, deterministic: bool = False
+) -> str:
+    """The last step in the order of reading that fits: each builds on slower ones. `dtype` is that of K and V of a
+    decode step. `deterministic` is asked of a backward step alone; where none of either sort fits, the other is
+    taken."""
     gallery.built(*(f"step{name}" for name in gallery.names()))
     other = ""
     for name in reversed(gallery.names()):
@@ -44,26 +55,28 @@ def fastest(kind: str, head_dim: int, dtype: str, masks: int, capability: int, d
         needs = facts["needs_compute_capability"] or 0
         runs = needs == capability if needs == 90 else max(needs, 80 if needs and dtype == "bf16" else 0) <= capability
         takes = facts["head_dims"] == "any" or head_dim in facts["head_dims"]
-        if facts["kind"] == kind and dtype in facts["dtypes"] and runs and takes and facts["masks"] == FORMS[masks]:
-            if kind == "forward" or facts["deterministic"] == deterministic:
+        takes = takes and dtype in facts["kv_dtypes" if kind == "decode" else "dtypes"]
+        if facts["kind"] == kind and runs and takes and facts["masks"] == [*masks]:
+            if kind != "backward" or facts["deterministic"] == deterministic:
                 return name
             other = other or name
     if not other:
-        what = f"D = {head_dim}, {dtype} and the masks {', '.join(FORMS[masks])}"
+        what = f"D = {head_dim}, {dtype} and the masks {', '.join(masks)}"
         raise StepError(f"no {kind} step takes {what} with compute capability {capability / 10}")
     return other
 
 
-def _step_for(kind: str, q: Tensor, mask: list[Tensor], wanted: str) -> str:
+def _step_for(kind: str, q: Tensor, dtype: torch.dtype, masks: list[str], wanted: str) -> str:
     if wanted:
         return numpy_step(wanted).name[4:]
-    capability = SIMULATED if q.device.type == "cpu" else _capability(q.device.index)
     deterministic = torch.are_deterministic_algorithms_enabled()
-    return fastest(kind, q.shape[3], DTYPES[q.dtype], len(mask), capability, deterministic)
+    return fastest(kind, q.shape[3], DTYPES[dtype], (*masks,), _capability(q.device.index), deterministic)
 
 
 @functools.cache
-def _capability(device: int) -> int:
+def _capability(device: int | None) -> int:
+    if device is None:  # the CPU
+        return SIMULATED
     major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor
 
@@ -78,15 +91,18 @@ def _like(x: Tensor) -> Tensor:
 
 
 @functools.lru_cache(4096)
-def _is_readable(lengths: tuple, strides: tuple) -> bool:
-    """Whether rows are contiguous and begin at multiples of 16 bytes, from an address that is one."""
-    return strides[3] == 1 and all(n == 1 or (s > 0 and s % 8 == 0) for n, s in zip(lengths[:3], strides))
+def _are_chunks(lengths: tuple, strides: tuple, chunk: int) -> bool:
+    """Whether rows are contiguous and begin at multiples of a chunk of 16 bytes, from an address that is one."""
+    return strides[3] == 1 and all(n == 1 or (s > 0 and s % chunk == 0) for n, s in zip(lengths[:3], strides))
+
+
+def _is_readable(x: Tensor) -> bool:
+    return x.data_ptr() % 16 == 0 and _are_chunks(x.shape, x.stride(), 16 // x.itemsize)
 
 
 def _aligned(x: Tensor) -> Tensor:
     """x itself if kernels can read it, else a copy."""
-    right = x.data_ptr() % 16 == 0 and _is_readable(x.shape, x.stride())
-    return x if right else x.clone(memory_format=torch.contiguous_format)
+    return x if _is_readable(x) else x.clone(memory_format=torch.contiguous_format)
 
 
 def _strides(lengths: tuple, strides: tuple) -> tuple[int, ...]:
@@ -102,11 +118,14 @@ class Plan:
     shape: Shape
     c: object
     workspace: int
-    prepared: int
+    prepared: int  # the bytes of a prepared mask, or of a schedule
 
 
 @functools.cache
-def _library(name: str, capability: int) -> StepLibrary:
+def _library(name: str, device: int | None) -> StepLibrary:
+    if device is None:
+        return numpy_step(name).library
+    capability = _capability(device)
     return StepLibrary(gallery.built(f"libstep{name}.so", backend=f"cuda-sm_{capability}")[0])
 
 
@@ -115,7 +134,7 @@ def _plan(name: str, device: int, q: tuple, k: tuple, strides: tuple, *problem) 
     (bf16, causal, scale, masks), (b, heads, n, d), (_, kv_heads, n_kv, _) = problem, q, k
     strides = sum(map(_strides, (q, k, k, q), strides), ())
     shape = Shape(b, heads, kv_heads, n, n_kv, d, bf16, causal, factor=scale, strides=strides)
-    library = _library(name, _capability(device))
+    library = _library(name, device)
     workspace = library.workspace_bytes(shape, 1 << 62)
     prepared = library.prepare(shape, _mask(masks, [256] * 5)) if masks else 0
     return Plan(library, shape, shape.as_c(), workspace, prepared)
@@ -168,7 +187,7 @@ class Pass:
 
 @torch.library.impl("attention_steps::attention", "cuda")
 def _attention(q, k, v, mask, causal, scale, step, backward):
-    name = _step_for("forward", q, mask, step)
+    name = _step_for("forward", q, q.dtype, FORMS[len(mask)], step)
     q, k, v = _aligned(q), _aligned(k), _aligned(v)
     o, lse = _like(q), torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     with _on(q.device.index):
@@ -181,7 +200,7 @@ def _attention(q, k, v, mask, causal, scale, step, backward):
 
 @torch.library.impl("attention_steps::attention_backward", "cuda")
 def _backward(d_o, q, k, v, o, lse, mask, causal, scale, step):
-    name = _step_for("backward", q, mask, step)
+    name = _step_for("backward", q, q.dtype, FORMS[len(mask)], step)
     outputs = tuple(map(_like, (q, k, v)))
     # A gradient has the strides of its tensor, and dO has those of O.
     q, k, v = (_as(made, x) for made, x in zip(outputs, (q, k, v)))
@@ -199,6 +218,72 @@ def _backward(d_o, q, k, v, o, lse, mask, causal, scale, step):
 def _as(like: Tensor, x: Tensor) -> Tensor:
     """x, or a copy with the strides of another tensor."""
     return x if x.stride() == like.stride() and x.data_ptr() % 16 == 0 else torch.empty_like(like).copy_(x)
+
+
+@functools.lru_cache(4096)
+def _decode_plan(name: str, device: int | None, q: tuple, k: tuple, table: tuple, strides: tuple, *problem) -> Plan:
+    """`table` is the shape of the page table, if there is one."""
+    b, heads, n, d = q
+    kv_heads, kv_len = (k[2], table[1] * k[1]) if table else k[1:3]
+    if table:  # pages are [pages, page_size, kv_heads, head_dim]: page, head and key
+        k = k[0], k[2], k[1], d
+        strides = strides[0], *((page, head, key, one) for page, key, head, one in strides[1:3]), strides[3]
+    bf16, e4m3, causal, scale = problem
+    strides = sum(map(_strides, (q, k, k, q), strides), ())
+    shape = Shape(b, heads, kv_heads, n, kv_len, d, bf16, causal, e4m3, scale, strides)
+    library = _library(name, device)
+    workspace, schedule = library.decode_bytes(shape, k[2] if table else 0)
+    return Plan(library, shape, shape.as_c(), -(-workspace // 256) * 256, schedule)
+
+
+def _plan_of(q: Tensor, k: Tensor, v: Tensor, o: Tensor, page_table: Tensor | None, causal, scale, step) -> Plan:
+    name = _step_for("decode", q, k.dtype, DECODE, step)
+    table = () if page_table is None else page_table.shape
+    strides = q.stride(), k.stride(), v.stride(), o.stride()
+    problem = q.dtype == torch.bfloat16, k.dtype == torch.float8_e4m3fn, causal, scale
+    return _decode_plan(name, q.device.index, q.shape, k.shape, table, strides, *problem)
+
+
+def _page_size(k: Tensor, page_table: Tensor | None) -> int:
+    return 0 if page_table is None else k.shape[1]
+
+
+def _decode_tensors(plan: Plan, table_stride: int, kept: int, q, k, v, lengths, table, *others) -> DecodeTensors:
+    """Of addresses; `kept` is that of the workspace, which the schedule follows."""
+    k_scales, v_scales, o, lse = others if len(others) == 4 else (None, None, *others)
+    more = k_scales, v_scales, o, lse, kept, kept + plan.workspace
+    return DecodeTensors(q, k, v, lengths, table, table_stride, *more)
+
+
+@torch.library.impl("attention_steps::decode", "cuda")
+def _decode(q, k, v, lengths, page_table, scales, causal, scale, step, schedule):
+    if not (_is_readable(k) and _is_readable(v)):
+        raise StepError("k, v: their rows must be contiguous, and all strides and addresses multiples of 16 bytes")
+    q = _aligned(q)
+    o, lse = _like(q), torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    with _on(q.device.index):
+        plan = _plan_of(q, k, v, o, page_table, causal, scale, step)
+        if schedule is None:
+            schedule = _scheduled(plan, lengths, page_table, q, k)
+        elif schedule.numel() != plan.workspace + plan.prepared:
+            raise StepError("schedule: is of another step, or of tensors of other shapes")
+        table, stride = (None, 0) if page_table is None else (page_table.data_ptr(), page_table.stride(0))
+        addresses = q.data_ptr(), k.data_ptr(), v.data_ptr(), lengths.data_ptr(), table
+        tensors = _decode_tensors(
+            plan, stride, schedule.data_ptr(), *addresses, *(x.data_ptr() for x in (*scales, o, lse))
+        )
+        stream = torch._C._cuda_getCurrentRawStream(q.device.index)
+        _check(plan.library.library.step_decode(plan.c, _page_size(k, page_table), tensors, stream))
+    return o, lse
+
+
+def _scheduled(plan: Plan, lengths: Tensor, page_table: Tensor | None, q: Tensor, k: Tensor) -> Tensor:
+    """A workspace, 0 as its passes leave it, and a schedule."""
+    made = torch.zeros(plan.workspace + plan.prepared, dtype=torch.uint8, device=q.device)
+    tensors = DecodeTensors(lengths=lengths.data_ptr(), schedule=made.data_ptr() + plan.workspace)
+    stream = torch._C._cuda_getCurrentRawStream(q.device.index)
+    _check(plan.library.library.step_schedule(plan.c, _page_size(k, page_table), tensors, stream))
+    return made
 
 
 def _check(why: bytes | None) -> None:
@@ -229,17 +314,38 @@ def _numpy_mask(mask: list[Tensor], causal: bool, q: Tensor, k: Tensor) -> objec
 
 @torch.library.impl("attention_steps::attention", "cpu")
 def _attention_cpu(q, k, v, mask, causal, scale, step, backward):
-    called = numpy_step(_step_for("forward", q, mask, step))
+    called = numpy_step(_step_for("forward", q, q.dtype, FORMS[len(mask)], step))
     o, lse = called(*map(_numpy, (q, k, v)), mask=_numpy_mask(mask, causal, q, k), scale=scale)
     return _tensor(o, q), torch.from_numpy(lse)
 
 
 @torch.library.impl("attention_steps::attention_backward", "cpu")
 def _backward_cpu(d_o, q, k, v, o, lse, mask, causal, scale, step):
-    called = numpy_step(_step_for("backward", q, mask, step))
+    called = numpy_step(_step_for("backward", q, q.dtype, FORMS[len(mask)], step))
     arrays = map(_numpy, (q, k, v, d_o, o))
     found = called(*arrays, lse.numpy(), mask=_numpy_mask(mask, causal, q, k), scale=scale)
     return tuple(_tensor(x, like) for x, like in zip(found, (q, k, v)))
+
+
+def _bytes(x: Tensor) -> np.ndarray:
+    return x.detach().contiguous().view(torch.uint8).numpy()
+
+
+@torch.library.impl("attention_steps::decode", "cpu")
+def _decode_cpu(q, k, v, lengths, page_table, scales, causal, scale, step, schedule):
+    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+    o, lse = torch.empty_like(q), torch.empty(q.shape[:3])
+    plan, page_size = _plan_of(q, k, v, o, page_table, causal, scale, step), _page_size(k, page_table)
+    device, stride = Device(plan.library), 0 if page_table is None else page_table.shape[1]
+    memory = [x if x is None else device.upload(_bytes(x)) for x in (q, k, v, lengths, page_table, *scales, o, lse)]
+    kept = device.allocate(plan.workspace + plan.prepared)
+    kept.fill()
+    tensors = _decode_tensors(plan, stride, kept.address, *(x and x.address for x in memory))
+    plan.library.schedule(plan.shape, page_size, tensors)
+    plan.library.decode(plan.shape, page_size, tensors)
+    for x, result in zip((o, lse), memory[-2:]):
+        result.download(_bytes(x))
+    return o, lse
 
 
 # --- Shapes and gradients -----------------------------------------------------------------------------
@@ -253,6 +359,11 @@ def _attention_fake(q, k, v, mask, causal, scale, step, backward):
 @torch.library.register_fake("attention_steps::attention_backward")
 def _backward_fake(d_o, q, k, v, o, lse, mask, causal, scale, step):
     return _like(q), _like(k), _like(v)
+
+
+@torch.library.register_fake("attention_steps::decode")
+def _decode_fake(q, k, v, lengths, page_table, scales, causal, scale, step, schedule):
+    return _like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
 def _save(ctx, inputs, output):
@@ -295,7 +406,7 @@ def attention(
     a mask: `document_spans()` makes those of packed documents. `blocks` are the lists of a block mask, which
     `blocks_of()` makes of FlexAttention's; no backward step takes them. `step` and `backward` name steps, else the last that
     fit are called. dQ, dK and dV come from autograd; LSE has no gradient."""
-    if q.dtype not in DTYPES or {q.dtype, k.dtype, v.dtype} != {q.dtype}:
+    if q.dtype not in HALVES or {q.dtype, k.dtype, v.dtype} != {q.dtype}:
         raise StepError(f"q, k, v: are {q.dtype}, {k.dtype}, {v.dtype}, must all be float16 or all bfloat16")
     if not q.dim() == k.dim() == v.dim() == 4 or k.shape != v.shape:
         raise StepError(f"q, k, v: have the shapes {[*q.shape]}, {[*k.shape]}, {[*v.shape]}, must be [B, H, N, D]")
@@ -315,6 +426,67 @@ def attention(
         blocks = [spans.contiguous()]
     scale = q.shape[3] ** -0.5 if scale is None else float(scale)
     return torch.ops.attention_steps.attention(q, k, v, blocks or [], causal, scale, step, backward)
+
+
+def decode(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lengths: Tensor,
+    *,
+    page_table: Tensor | None = None,
+    k_scales: Tensor | None = None,
+    v_scales: Tensor | None = None,
+    causal: bool = True,
+    scale: float | None = None,
+    schedule: Tensor | None = None,
+    step: str = "",
+) -> tuple[Tensor, Tensor]:
+    """O and LSE of 1 to 16 new tokens at the end of a cache. q is [B, Hq, Nq, D] of float16 or bfloat16, D = 64, 128 or
+    256. k and v are [B, Hkv, longest, D], or pages [pages, page size, Hkv, D] with `page_table`, int32 [B, pages of the
+    longest]; they may be views whose strides are multiples of 16 bytes, of the type of q or float8_e4m3fn with
+    `k_scales` and `v_scales`, float32 [B, Hkv]. `lengths`, int32 [B], has the keys of each sequence, the new ones
+    included; what comes after them is not read. Lengths and page numbers are not checked, because they stay on the GPU.
+    `schedule` is what `decode_schedule()` made, else each call makes one. There is no gradient."""
+    if q.dtype not in HALVES or k.dtype not in (q.dtype, torch.float8_e4m3fn) or v.dtype != k.dtype:
+        raise StepError(f"q, k, v: are {q.dtype}, {k.dtype}, {v.dtype}, must be all of one 16-bit type, or k, v e4m3")
+    if not q.dim() == k.dim() == v.dim() == 4 or k.shape != v.shape or k.shape[3] != q.shape[3]:
+        raise StepError(f"q, k, v: have the shapes {[*q.shape]}, {[*k.shape]}, {[*v.shape]}, must have four and one D")
+    b, heads, n, _ = q.shape
+    kv_heads = k.shape[1 if page_table is None else 2]
+    if heads % kv_heads or heads // kv_heads > GROUP_SIZE or not 1 <= n <= NEW_QUERIES:
+        raise StepError(f"q: has {heads} heads and {n} rows, must have 1 to 16 times {kv_heads} heads and 1 to 16 rows")
+    if page_table is None and k.shape[0] != b or page_table is not None and k.shape[1] not in PAGE_SIZES:
+        raise StepError(
+            f"k: has the shape {[*k.shape]}, must be [{b}, Hkv, longest, D], or pages of 16, 32, .. 256 keys"
+        )
+    scales = [x for x in (k_scales, v_scales) if x is not None]
+    if len(scales) != 2 * (k.dtype == torch.float8_e4m3fn):
+        raise StepError("k_scales, v_scales: must be given with a cache in e4m3, and with no other")
+    for what, x, dtype, shape in (
+        ("lengths", lengths, torch.int32, (b,)),
+        ("page_table", page_table, torch.int32, page_table is not None and (b, page_table.shape[1])),
+        *(("k_scales, v_scales", x, torch.float32, (b, kv_heads)) for x in scales),
+    ):
+        if x is not None and (x.dtype != dtype or x.shape != shape or not x.is_contiguous() or x.device != q.device):
+            raise StepError(f"{what}: {x.dtype} {[*x.shape]}, must be contiguous {dtype} {[*shape]} on {q.device}")
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+        raise StepError("q, k, v: decode has no gradient; call it under torch.no_grad()")
+    scale = q.shape[3] ** -0.5 if scale is None else float(scale)
+    return torch.ops.attention_steps.decode(q, k, v, lengths, page_table, scales, causal, scale, step, schedule)
+
+
+def decode_schedule(
+    q: Tensor, k: Tensor, lengths: Tensor, *, page_table: Tensor | None = None, causal: bool = True, step: str = ""
+) -> Tensor | None:
+    """What a pass needs of these lengths beside the tensors, and what its thread blocks tell each other: for all calls
+    of `decode()` with tensors of these shapes and these lengths that run one after the other, such as those of the
+    layers of a model. None on the simulator."""
+    if q.device.type == "cpu":
+        return None
+    with _on(q.device.index):
+        plan = _plan_of(q, k, k, q, page_table, causal, 1.0, step)
+        return _scheduled(plan, lengths, page_table, q, k)
 
 
 def document_spans(lengths: Tensor, total: int, causal: bool = True) -> Tensor:
@@ -386,17 +558,61 @@ def use_in_transformers(name: str = "steps") -> None:
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(name, _for_transformers)
-    AttentionMaskInterface.register(name, _no_padding)
+    AttentionMaskInterface.register(name, _mask_for_transformers)
 
 
-def _no_padding(*_args, attention_mask: Tensor | None = None, **_more) -> None:
+def _mask_for_transformers(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: object = None,
+    attention_mask: Tensor | None = None,
+    device: object = None,
+    **_more: object,
+) -> Tensor | None:
+    """What the layers of a pass get as their mask: the lengths of the cache for a few new tokens, the spans of more
+    tokens in a cache of fixed size, or nothing."""
+    from transformers import masking_utils
+
+    if mask_function not in (None, masking_utils.causal_mask_function, masking_utils.bidirectional_mask_function):
+        raise StepError("steps take only the causal mask of transformers, and none")
     if attention_mask is not None and not bool(attention_mask.all()):
         raise StepError("attention_mask: padding is not taken; pack the sequences, or run them one by one")
+    # The length of a cache of fixed size may be known on the GPU alone.
+    fixed = isinstance(q_offset, Tensor) or kv_length != q_offset + q_length
+    if mask_function is masking_utils.bidirectional_mask_function or not fixed and q_offset == 0:
+        return None
+    if q_length <= NEW_QUERIES:
+        return torch.zeros(batch_size, dtype=torch.int32, device=device) + (q_offset + q_length)
+    if not fixed:
+        return None
+    ends = torch.arange(1, q_length + 1, dtype=torch.int32, device=device) + q_offset
+    return torch.stack([torch.zeros_like(ends), ends], -1).to(torch.int32)[None, None]
 
 
 def _for_transformers(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **more):
-    if attention_mask is not None or dropout or more.get("softcap") or more.get("sliding_window"):
-        raise StepError("steps take no mask, dropout, softcap or sliding window of transformers")
-    causal = more.get("is_causal")
-    causal = getattr(module, "is_causal", True) if causal is None else causal
-    return attention(query, key, value, causal=causal, scale=scaling)[0].transpose(1, 2), None
+    if dropout or more.get("softcap") or more.get("sliding_window"):
+        raise StepError("steps take no dropout, softcap or sliding window of transformers")
+    if attention_mask is not None and attention_mask.dtype != torch.int32:
+        raise StepError("attention_mask: steps take no mask of four dimensions")
+    if attention_mask is None or attention_mask.dim() == 4:
+        causal = more.get("is_causal")
+        causal = attention_mask is None and (getattr(module, "is_causal", True) if causal is None else causal)
+        o = attention(query, key, value, causal=causal, spans=attention_mask, scale=scaling)[0]
+    else:
+        o = decode(
+            query, key, value, attention_mask, scale=scaling, schedule=_kept_schedule(query, key, attention_mask)
+        )[0]
+    return o.transpose(1, 2), None
+
+
+def _kept_schedule(q: Tensor, k: Tensor, lengths: Tensor) -> Tensor | None:
+    """That of the first layer; in compiled code each layer makes its own."""
+    if torch.compiler.is_compiling():
+        return None
+    kept, problem = lengths.__dict__.setdefault("schedules", {}), (q.shape, k.shape, q.dtype)
+    if problem not in kept:
+        kept[problem] = decode_schedule(q, k, lengths)
+    return kept[problem]
