@@ -608,11 +608,11 @@ def _for_transformers(module, query, key, value, attention_mask, scaling=None, d
     return o.transpose(1, 2), None
 
 
-def _kept_schedule(q: Tensor, k: Tensor, lengths: Tensor) -> Tensor | None:
+def _kept_schedule(q: Tensor, k: Tensor, lengths: Tensor, step: str = "") -> Tensor | None:
     """That of the first layer; in compiled code each layer makes its own."""
     if torch.compiler.is_compiling():
         return None
-    kept, problem = lengths.__dict__.setdefault("schedules", {}), (q.shape, k.shape, q.dtype)
+    kept, problem = lengths.__dict__.setdefault("schedules", {}), (q.shape, k.shape, q.dtype, step)
     if problem not in kept:
-        kept[problem] = decode_schedule(q, k, lengths)
+        kept[problem] = decode_schedule(q, k, lengths, step=step)
     return kept[problem]
