@@ -15,6 +15,7 @@ from . import gallery
 from .gallery import StepError
 from .library import BackwardTensors, BlockMask, DecodeTensors, Device, Shape, StepLibrary, block_mask, span_mask
 from .masks import dense
+from .steps import Step
 from .steps import step as numpy_step
 
 DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float8_e4m3fn: "e4m3"}
@@ -22,8 +23,9 @@ HALVES = (torch.float16, torch.bfloat16)
 PROBLEM = "Tensor[] mask, bool causal, float scale, str step"
 SIMULATED = 90  # the compute capability of the simulator
 # The masks of a step, by the number of tensors that say what is masked.
-FORMS = {0: ["full", "causal"], 1: ["full", "causal", "spans"], 5: ["full", "causal", "blocks"]}
-DECODE = ["full", "causal", "window"]
+FORMS = {0: ("full", "causal"), 1: ("full", "causal", "spans"), 5: ("full", "causal", "blocks")}
+DECODE = ("full", "causal", "window")
+NOTHING, COMPACT = contextlib.nullcontext(), torch.contiguous_format
 NEW_QUERIES, GROUP_SIZE, PAGE_SIZES = 16, 16, (16, 32, 64, 128, 256)  # the most, and all, of decode.h
 FULL, PARTIAL = 2, 3  # BlockType of block_mask.h
 
@@ -66,13 +68,6 @@ def fastest(
     return other
 
 
-def _step_for(kind: str, q: Tensor, dtype: torch.dtype, masks: list[str], wanted: str) -> str:
-    if wanted:
-        return numpy_step(wanted).name[4:]
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    return fastest(kind, q.shape[3], DTYPES[dtype], (*masks,), _capability(q.device.index), deterministic)
-
-
 @functools.cache
 def _capability(device: int | None) -> int:
     if device is None:  # the CPU
@@ -87,22 +82,31 @@ def _like(x: Tensor) -> Tensor:
     return made if made.stride(3) == 1 else torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
-# --- On a GPU -----------------------------------------------------------------------------------------
+# --- What calls with the same problem share -------------------------------------------------------------
 
 
-@functools.lru_cache(4096)
-def _are_chunks(lengths: tuple, strides: tuple, chunk: int) -> bool:
+@dataclass
+class Plan:
+    """Of a step and a problem; `c` is the problem in C, `o` the strides of O."""
+
+    library: StepLibrary
+    shape: Shape
+    c: object
+    workspace: int
+    prepared: int  # the bytes of a prepared mask, or of a schedule
+    o: tuple[int, ...]
+
+
+@functools.cache
+def _library(name: str, device: int | None) -> StepLibrary:
+    if device is None:
+        return numpy_step(name).library
+    return StepLibrary(gallery.built(f"libstep{name}.so", backend=f"cuda-sm_{_capability(device)}")[0])
+
+
+def _are_chunks(lengths: tuple, strides: tuple, chunk: int = 8) -> bool:
     """Whether rows are contiguous and begin at multiples of a chunk of 16 bytes, from an address that is one."""
     return strides[3] == 1 and all(n == 1 or (s > 0 and s % chunk == 0) for n, s in zip(lengths[:3], strides))
-
-
-def _is_readable(x: Tensor) -> bool:
-    return x.data_ptr() % 16 == 0 and _are_chunks(x.shape, x.stride(), 16 // x.itemsize)
-
-
-def _aligned(x: Tensor) -> Tensor:
-    """x itself if kernels can read it, else a copy."""
-    return x if _is_readable(x) else x.clone(memory_format=torch.contiguous_format)
 
 
 def _strides(lengths: tuple, strides: tuple) -> tuple[int, ...]:
@@ -110,48 +114,67 @@ def _strides(lengths: tuple, strides: tuple) -> tuple[int, ...]:
     return tuple(s if n > 1 else lengths[3] * 8 for n, s in zip(lengths[:3], strides))
 
 
-@dataclass
-class Plan:
-    """What all calls of a step with the same problem share."""
-
-    library: StepLibrary
-    shape: Shape
-    c: object
-    workspace: int
-    prepared: int  # the bytes of a prepared mask, or of a schedule
-
-
-@functools.cache
-def _library(name: str, device: int | None) -> StepLibrary:
-    if device is None:
-        return numpy_step(name).library
-    capability = _capability(device)
-    return StepLibrary(gallery.built(f"libstep{name}.so", backend=f"cuda-sm_{capability}")[0])
-
-
 @functools.lru_cache(4096)
-def _plan(name: str, device: int, q: tuple, k: tuple, strides: tuple, *problem) -> Plan:
-    (bf16, causal, scale, masks), (b, heads, n, d), (_, kv_heads, n_kv, _) = problem, q, k
-    strides = sum(map(_strides, (q, k, k, q), strides), ())
-    shape = Shape(b, heads, kv_heads, n, n_kv, d, bf16, causal, factor=scale, strides=strides)
-    library = _library(name, device)
-    workspace = library.workspace_bytes(shape, 1 << 62)
-    prepared = library.prepare(shape, _mask(masks, [256] * 5)) if masks else 0
-    return Plan(library, shape, shape.as_c(), workspace, prepared)
+def _plan(
+    kind: str, step: str, deterministic: bool, device: torch.device, dtype: torch.dtype, kv_dtype: torch.dtype,
+    q: tuple, k: tuple, strides: tuple, masks: tuple, causal: bool, scale: float, table: tuple = (),
+) -> Plan | None:  # fmt: skip
+    """`strides` are those of q, k, v and perhaps o; `masks` and `table` are shapes, too. None if kernels cannot read a
+    tensor where it is."""
+    if not all(_are_chunks(*x, 16 // kv_dtype.itemsize) for x in zip((q, k, k), strides)):
+        return None
+    forms = DECODE if kind == "decode" else FORMS[len(masks)]
+    name = numpy_step(step).name[4:] if step else ""
+    name = name or fastest(kind, q[3], DTYPES[kv_dtype], forms, _capability(device.index), deterministic)
+    library, (b, heads, n, d), (_, kv_heads, n_kv, _) = _library(name, device.index), q, k
+    o = strides[3] if len(strides) > 3 else _like(torch.empty_strided(q, strides[0], device="meta")).stride()
+    strides, page_size = [*strides[:3], o], 0
+    if table:  # pages are [pages, page_size, kv_heads, head_dim]: page, head and key
+        (pages, page_size, kv_heads, _), n_kv = k, table[1] * k[1]
+        k, strides[1:3] = (pages, kv_heads, page_size, d), [(s[0], s[2], s[1], 1) for s in strides[1:3]]
+    sizes = b, heads, kv_heads, n, n_kv, d, dtype == torch.bfloat16, causal, kv_dtype == torch.float8_e4m3fn
+    shape = Shape(*sizes, scale, sum(map(_strides, (q, k, k, q), strides), ()))
+    if kind == "decode":
+        workspace, prepared = _refused(library.decode_bytes, shape, page_size)
+        workspace = -(-workspace // 256) * 256
+    else:
+        workspace = library.workspace_bytes(shape, 1 << 62)
+        prepared = _refused(library.prepare, shape, _mask(masks, [256] * 5)) if masks else 0
+    return Plan(library, shape, ctypes.byref(shape.as_c()), workspace, prepared, o)
+
+
+def _refused(function, *arguments):
+    try:
+        return function(*arguments)
+    except ValueError as error:
+        raise StepError(str(error)) from None
 
 
 def _mask(shapes: tuple, addresses: list[int]) -> BlockMask:
     return span_mask(shapes[0], addresses[0]) if len(shapes) == 1 else block_mask(shapes, addresses)
 
 
+def _plan_of(kind: str, step: str, tensors: tuple[Tensor, ...], mask: list[Tensor], *problem) -> Plan | None:
+    q, k = tensors[:2]
+    strides = tuple([x.stride() for x in tensors])
+    masks = tuple([x.shape for x in mask]) if mask else ()
+    deterministic = kind == "backward" and torch.are_deterministic_algorithms_enabled()
+    return _plan(kind, step, deterministic, q.device, q.dtype, k.dtype, q.shape, k.shape, strides, masks, *problem)
+
+
+# --- On a GPU -------------------------------------------------------------------------------------------
+
+
+def _compact(x: Tensor) -> Tensor:
+    return x if x.data_ptr() % 16 == 0 and _are_chunks(x.shape, x.stride()) else x.clone(memory_format=COMPACT)
+
+
 _zeroed: dict[tuple, Tensor] = {}
 
 
-def _workspace(plan: Plan, device: torch.device, stream: int) -> Tensor | None:
+def _workspace(plan: Plan, device: torch.device, stream: int) -> Tensor:
     """It must be 0 before the first pass, and each leaves it so. Passes in one stream share one, and a graph has its
     own, because it may run beside other passes."""
-    if plan.workspace == 0:
-        return None
     if torch.cuda.is_current_stream_capturing():
         return torch.zeros(plan.workspace, dtype=torch.uint8, device=device)
     key = plan.library.name, device.index, stream
@@ -162,56 +185,53 @@ def _workspace(plan: Plan, device: torch.device, stream: int) -> Tensor | None:
 
 
 def _on(device: int) -> contextlib.AbstractContextManager:
-    return contextlib.nullcontext() if device == torch.cuda.current_device() else torch.cuda.device(device)
+    return NOTHING if device == torch.cuda.current_device() else torch.cuda.device(device)
 
 
-class Pass:
-    """A call on the current stream of the GPU: the plan, and the addresses of what it needs beside the tensors."""
-
-    def __init__(self, name: str, tensors: tuple[Tensor, ...], mask: list[Tensor], causal: bool, scale: float) -> None:
-        q, k, v, o = tensors
-        device, strides = q.device.index, (q.stride(), k.stride(), v.stride(), o.stride())
-        self.stream = torch._C._cuda_getCurrentRawStream(device)
-        shapes = tuple(x.shape for x in mask)
-        self.plan = _plan(name, device, q.shape, k.shape, strides, q.dtype == torch.bfloat16, causal, scale, shapes)
-        self.c = ctypes.byref(self.plan.c)
-        self.mask, self.prepared = None, None
-        if mask:
-            self.mask = _mask([x.shape for x in mask], [x.data_ptr() for x in mask])
-            self.memory = torch.empty(max(self.plan.prepared, 1), dtype=torch.uint8, device=q.device)
-            self.prepared = self.memory.data_ptr()
-            self.plan.library.prepare(self.plan.shape, self.mask, self.prepared, self.stream)
-        self.kept = _workspace(self.plan, q.device, self.stream)
-        self.workspace = None if self.kept is None else self.kept.data_ptr()
+def _beside(plan: Plan, mask: list[Tensor], device: torch.device, stream: int) -> tuple:
+    """What a pass needs beside the tensors: a mask, what is prepared of it, the workspace; and their memory."""
+    found, prepared, memory = None, None, None
+    if mask:
+        found = _mask([x.shape for x in mask], [x.data_ptr() for x in mask])
+        memory = torch.empty(max(plan.prepared, 1), dtype=torch.uint8, device=device)
+        prepared = memory.data_ptr()
+        plan.library.prepare(plan.shape, found, prepared, stream)
+    kept = _workspace(plan, device, stream) if plan.workspace else None
+    return found, prepared, None if kept is None else kept.data_ptr(), (memory, kept)
 
 
 @torch.library.impl("attention_steps::attention", "cuda")
 def _attention(q, k, v, mask, causal, scale, step, backward):
-    name = _step_for("forward", q, q.dtype, FORMS[len(mask)], step)
-    q, k, v = _aligned(q), _aligned(k), _aligned(v)
-    o, lse = _like(q), torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-    with _on(q.device.index):
-        call = Pass(name, (q, k, v, o), mask, causal, scale)
-        addresses = (x.data_ptr() for x in (q, k, v, o, lse))
-        settings = call.c, call.mask, call.prepared, call.workspace, call.plan.workspace
-        _check(call.plan.library.library.step_forward(*settings, *addresses, call.stream, None, None, None))
+    plan, device = _plan_of("forward", step, (q, k, v), mask, causal, scale), q.device
+    if plan is None or (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16:
+        q, k, v = map(_compact, (q, k, v))
+        plan = _plan_of("forward", step, (q, k, v), mask, causal, scale)
+    o = torch.empty_strided(q.shape, plan.o, dtype=q.dtype, device=device)
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=device)
+    with _on(device.index):
+        stream = torch._C._cuda_getCurrentRawStream(device.index)
+        *beside, _kept = _beside(plan, mask, device, stream) if mask or plan.workspace else (None, None, None, None)
+        addresses = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), lse.data_ptr()
+        call = plan.library.library.step_forward
+        _check(call(plan.c, *beside, plan.workspace, *addresses, stream, None, None, None))
     return o, lse
 
 
 @torch.library.impl("attention_steps::attention_backward", "cuda")
 def _backward(d_o, q, k, v, o, lse, mask, causal, scale, step):
-    name = _step_for("backward", q, q.dtype, FORMS[len(mask)], step)
     outputs = tuple(map(_like, (q, k, v)))
     # A gradient has the strides of its tensor, and dO has those of O.
     q, k, v = (_as(made, x) for made, x in zip(outputs, (q, k, v)))
-    o = _aligned(o)
+    o = _compact(o)
     d_o = _as(o, d_o)
+    plan = _plan_of("backward", step, (q, k, v, o), mask, causal, scale)
     with _on(q.device.index):
-        call = Pass(name, (q, k, v, o), mask, causal, scale)
-        tensors = BackwardTensors(*(x.data_ptr() for x in (q, k, v, o, lse, d_o, *outputs)), call.workspace)
-        if call.mask:
-            tensors.block_mask.contents, tensors.prepared = call.mask, call.prepared
-        _check(call.plan.library.library.step_backward(call.c, tensors, call.plan.workspace, call.stream))
+        stream = torch._C._cuda_getCurrentRawStream(q.device.index)
+        found, prepared, workspace, _kept = _beside(plan, mask, q.device, stream)
+        tensors = BackwardTensors(*(x.data_ptr() for x in (q, k, v, o, lse, d_o, *outputs)), workspace)
+        if found:
+            tensors.block_mask.contents, tensors.prepared = found, prepared
+        _check(plan.library.library.step_backward(plan.c, tensors, plan.workspace, stream))
     return outputs
 
 
@@ -220,32 +240,16 @@ def _as(like: Tensor, x: Tensor) -> Tensor:
     return x if x.stride() == like.stride() and x.data_ptr() % 16 == 0 else torch.empty_like(like).copy_(x)
 
 
-@functools.lru_cache(4096)
-def _decode_plan(name: str, device: int | None, q: tuple, k: tuple, table: tuple, strides: tuple, *problem) -> Plan:
-    """`table` is the shape of the page table, if there is one."""
-    b, heads, n, d = q
-    kv_heads, kv_len = (k[2], table[1] * k[1]) if table else k[1:3]
-    if table:  # pages are [pages, page_size, kv_heads, head_dim]: page, head and key
-        k = k[0], k[2], k[1], d
-        strides = strides[0], *((page, head, key, one) for page, key, head, one in strides[1:3]), strides[3]
-    bf16, e4m3, causal, scale = problem
-    strides = sum(map(_strides, (q, k, k, q), strides), ())
-    shape = Shape(b, heads, kv_heads, n, kv_len, d, bf16, causal, e4m3, scale, strides)
-    library = _library(name, device)
-    workspace, schedule = library.decode_bytes(shape, k[2] if table else 0)
-    return Plan(library, shape, shape.as_c(), -(-workspace // 256) * 256, schedule)
-
-
-def _plan_of(q: Tensor, k: Tensor, v: Tensor, o: Tensor, page_table: Tensor | None, causal, scale, step) -> Plan:
-    name = _step_for("decode", q, k.dtype, DECODE, step)
-    table = () if page_table is None else page_table.shape
-    strides = q.stride(), k.stride(), v.stride(), o.stride()
-    problem = q.dtype == torch.bfloat16, k.dtype == torch.float8_e4m3fn, causal, scale
-    return _decode_plan(name, q.device.index, q.shape, k.shape, table, strides, *problem)
-
-
 def _page_size(k: Tensor, page_table: Tensor | None) -> int:
     return 0 if page_table is None else k.shape[1]
+
+
+def _decode_plan(tensors: tuple[Tensor, ...], page_table: Tensor | None, causal, scale, step) -> Plan:
+    table = () if page_table is None else page_table.shape
+    plan = _plan_of("decode", step, tensors, [], causal, scale, table)
+    if plan is None or any(x.data_ptr() % 16 for x in tensors[1:]):
+        raise StepError("k, v: their rows must be contiguous, and all strides and addresses multiples of 16 bytes")
+    return plan
 
 
 def _decode_tensors(plan: Plan, table_stride: int, kept: int, q, k, v, lengths, table, *others) -> DecodeTensors:
@@ -257,22 +261,20 @@ def _decode_tensors(plan: Plan, table_stride: int, kept: int, q, k, v, lengths, 
 
 @torch.library.impl("attention_steps::decode", "cuda")
 def _decode(q, k, v, lengths, page_table, scales, causal, scale, step, schedule):
-    if not (_is_readable(k) and _is_readable(v)):
-        raise StepError("k, v: their rows must be contiguous, and all strides and addresses multiples of 16 bytes")
-    q = _aligned(q)
-    o, lse = _like(q), torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-    with _on(q.device.index):
-        plan = _plan_of(q, k, v, o, page_table, causal, scale, step)
+    q, device = _compact(q), q.device
+    plan = _decode_plan((q, k, v), page_table, causal, scale, step)
+    o = torch.empty_strided(q.shape, plan.o, dtype=q.dtype, device=device)
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=device)
+    with _on(device.index):
         if schedule is None:
             schedule = _scheduled(plan, lengths, page_table, q, k)
         elif schedule.numel() != plan.workspace + plan.prepared:
             raise StepError("schedule: is of another step, or of tensors of other shapes")
         table, stride = (None, 0) if page_table is None else (page_table.data_ptr(), page_table.stride(0))
-        addresses = q.data_ptr(), k.data_ptr(), v.data_ptr(), lengths.data_ptr(), table
-        tensors = _decode_tensors(
-            plan, stride, schedule.data_ptr(), *addresses, *(x.data_ptr() for x in (*scales, o, lse))
-        )
-        stream = torch._C._cuda_getCurrentRawStream(q.device.index)
+        addresses = (x.data_ptr() for x in (*scales, o, lse))
+        of_cache = q.data_ptr(), k.data_ptr(), v.data_ptr(), lengths.data_ptr(), table
+        tensors = _decode_tensors(plan, stride, schedule.data_ptr(), *of_cache, *addresses)
+        stream = torch._C._cuda_getCurrentRawStream(device.index)
         _check(plan.library.library.step_decode(plan.c, _page_size(k, page_table), tensors, stream))
     return o, lse
 
@@ -303,6 +305,11 @@ def _tensor(x: np.ndarray, like: Tensor) -> Tensor:
     return _like(like).copy_(torch.from_numpy(x.view(np.int16)).view(like.dtype))
 
 
+def _simulated(kind: str, q: Tensor, mask: list[Tensor], step: str) -> Step:
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    return numpy_step(step or fastest(kind, q.shape[3], DTYPES[q.dtype], FORMS[len(mask)], SIMULATED, deterministic))
+
+
 def _numpy_mask(mask: list[Tensor], causal: bool, q: Tensor, k: Tensor) -> object:
     if not mask:
         return "causal" if causal else "full"
@@ -314,14 +321,14 @@ def _numpy_mask(mask: list[Tensor], causal: bool, q: Tensor, k: Tensor) -> objec
 
 @torch.library.impl("attention_steps::attention", "cpu")
 def _attention_cpu(q, k, v, mask, causal, scale, step, backward):
-    called = numpy_step(_step_for("forward", q, q.dtype, FORMS[len(mask)], step))
+    called = _simulated("forward", q, mask, step)
     o, lse = called(*map(_numpy, (q, k, v)), mask=_numpy_mask(mask, causal, q, k), scale=scale)
     return _tensor(o, q), torch.from_numpy(lse)
 
 
 @torch.library.impl("attention_steps::attention_backward", "cpu")
 def _backward_cpu(d_o, q, k, v, o, lse, mask, causal, scale, step):
-    called = numpy_step(_step_for("backward", q, q.dtype, FORMS[len(mask)], step))
+    called = _simulated("backward", q, mask, step)
     arrays = map(_numpy, (q, k, v, d_o, o))
     found = called(*arrays, lse.numpy(), mask=_numpy_mask(mask, causal, q, k), scale=scale)
     return tuple(_tensor(x, like) for x, like in zip(found, (q, k, v)))
@@ -335,7 +342,7 @@ def _bytes(x: Tensor) -> np.ndarray:
 def _decode_cpu(q, k, v, lengths, page_table, scales, causal, scale, step, schedule):
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     o, lse = torch.empty_like(q), torch.empty(q.shape[:3])
-    plan, page_size = _plan_of(q, k, v, o, page_table, causal, scale, step), _page_size(k, page_table)
+    plan, page_size = _decode_plan((q, k, v), page_table, causal, scale, step), _page_size(k, page_table)
     device, stride = Device(plan.library), 0 if page_table is None else page_table.shape[1]
     memory = [x if x is None else device.upload(_bytes(x)) for x in (q, k, v, lengths, page_table, *scales, o, lse)]
     kept = device.allocate(plan.workspace + plan.prepared)
@@ -383,6 +390,22 @@ def _gradients(ctx, d_o, _):
 
 
 torch.library.register_autograd("attention_steps::attention", _gradients, setup_context=_save)
+OPERATOR = torch.ops.attention_steps.attention.default
+
+
+class Eager(torch.autograd.Function):
+    """The same, without what the dispatcher does for each call."""
+
+    setup_context = staticmethod(_save)
+
+    @staticmethod
+    def forward(*inputs):
+        with torch._C._AutoDispatchBelowAutograd():
+            return OPERATOR(*inputs)
+
+    @staticmethod
+    def backward(ctx, *d_outputs):
+        return *_gradients(ctx, *d_outputs)[:3], None, None, None, None, None
 
 
 # --- What users call ----------------------------------------------------------------------------------
@@ -406,7 +429,7 @@ def attention(
     a mask: `document_spans()` makes those of packed documents. `blocks` are the lists of a block mask, which
     `blocks_of()` makes of FlexAttention's; no backward step takes them. `step` and `backward` name steps, else the last that
     fit are called. dQ, dK and dV come from autograd; LSE has no gradient."""
-    if q.dtype not in HALVES or {q.dtype, k.dtype, v.dtype} != {q.dtype}:
+    if q.dtype not in HALVES or not q.dtype == k.dtype == v.dtype:
         raise StepError(f"q, k, v: are {q.dtype}, {k.dtype}, {v.dtype}, must all be float16 or all bfloat16")
     if not q.dim() == k.dim() == v.dim() == 4 or k.shape != v.shape:
         raise StepError(f"q, k, v: have the shapes {[*q.shape]}, {[*k.shape]}, {[*v.shape]}, must be [B, H, N, D]")
@@ -425,7 +448,12 @@ def attention(
             raise StepError(f"spans: {spans.dtype} {[*spans.shape]}, must be int32 [B or 1, Hq or 1, {q.shape[2]}, 2]")
         blocks = [spans.contiguous()]
     scale = q.shape[3] ** -0.5 if scale is None else float(scale)
-    return torch.ops.attention_steps.attention(q, k, v, blocks or [], causal, scale, step, backward)
+    inputs = q, k, v, blocks or [], causal, scale, step, backward
+    if torch.compiler.is_compiling():
+        return OPERATOR(*inputs)
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return Eager.apply(*inputs)
+    return Eager.forward(*inputs)
 
 
 def decode(
@@ -485,7 +513,7 @@ def decode_schedule(
     if q.device.type == "cpu":
         return None
     with _on(q.device.index):
-        plan = _plan_of(q, k, k, q, page_table, causal, 1.0, step)
+        plan = _decode_plan((q, k, k), page_table, causal, 1.0, step)
         return _scheduled(plan, lengths, page_table, q, k)
 
 
