@@ -31,7 +31,8 @@ __all__ = ["BuildError", "Lab", "Line", "Problem", "Step", "StepError", "build",
 
 def __getattr__(name: str) -> object:
     if name in _LAZY:
-        return getattr(import_module(".torch_ops", __name__), name)
+        globals()[name] = getattr(import_module(".torch_ops", __name__), name)
+        return globals()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

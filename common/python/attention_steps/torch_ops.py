@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from . import gallery
 from .gallery import StepError
@@ -25,7 +25,7 @@ SIMULATED = 90  # the compute capability of the simulator
 # The masks of a step, by the number of tensors that say what is masked.
 FORMS = {0: ("full", "causal"), 1: ("full", "causal", "spans"), 5: ("full", "causal", "blocks")}
 DECODE = ("full", "causal", "window")
-NOTHING, COMPACT = contextlib.nullcontext(), torch.contiguous_format
+COMPACT = torch.contiguous_format
 NEW_QUERIES, GROUP_SIZE, PAGE_SIZES = 16, 16, (16, 32, 64, 128, 256)  # the most, and all, of decode.h
 FULL, PARTIAL = 2, 3  # BlockType of block_mask.h
 
@@ -155,8 +155,8 @@ def _mask(shapes: tuple, addresses: list[int]) -> BlockMask:
 
 
 def _plan_of(kind: str, step: str, tensors: tuple[Tensor, ...], mask: list[Tensor], *problem) -> Plan | None:
-    q, k = tensors[:2]
-    strides = tuple([x.stride() for x in tensors])
+    q, k, *others = tensors
+    strides = q.stride(), k.stride(), *[x.stride() for x in others]
     masks = tuple([x.shape for x in mask]) if mask else ()
     deterministic = kind == "backward" and torch.are_deterministic_algorithms_enabled()
     return _plan(kind, step, deterministic, q.device, q.dtype, k.dtype, q.shape, k.shape, strides, masks, *problem)
@@ -175,17 +175,13 @@ _zeroed: dict[tuple, Tensor] = {}
 def _workspace(plan: Plan, device: torch.device, stream: int) -> Tensor:
     """It must be 0 before the first pass, and each leaves it so. Passes in one stream share one, and a graph has its
     own, because it may run beside other passes."""
-    if torch.cuda.is_current_stream_capturing():
+    if torch._C._cuda_isCurrentStreamCapturing():
         return torch.zeros(plan.workspace, dtype=torch.uint8, device=device)
     key = plan.library.name, device.index, stream
     kept = _zeroed.get(key)
     if kept is None or kept.numel() < plan.workspace:
         kept = _zeroed[key] = torch.zeros(plan.workspace, dtype=torch.uint8, device=device)
     return kept
-
-
-def _on(device: int) -> contextlib.AbstractContextManager:
-    return NOTHING if device == torch.cuda.current_device() else torch.cuda.device(device)
 
 
 def _beside(plan: Plan, mask: list[Tensor], device: torch.device, stream: int) -> tuple:
@@ -200,7 +196,21 @@ def _beside(plan: Plan, mask: list[Tensor], device: torch.device, stream: int) -
     return found, prepared, None if kept is None else kept.data_ptr(), (memory, kept)
 
 
+def _on_its_device(function):
+    """Calls a function with the device of its first tensor as the current one."""
+
+    @functools.wraps(function)
+    def called(first, *others):
+        if first.device.index == torch._C._cuda_getDevice():
+            return function(first, *others)
+        with torch.cuda.device(first.device):
+            return function(first, *others)
+
+    return called
+
+
 @torch.library.impl("attention_steps::attention", "cuda")
+@_on_its_device
 def _attention(q, k, v, mask, causal, scale, step, backward):
     plan, device = _plan_of("forward", step, (q, k, v), mask, causal, scale), q.device
     if plan is None or (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16:
@@ -208,16 +218,16 @@ def _attention(q, k, v, mask, causal, scale, step, backward):
         plan = _plan_of("forward", step, (q, k, v), mask, causal, scale)
     o = torch.empty_strided(q.shape, plan.o, dtype=q.dtype, device=device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=device)
-    with _on(device.index):
-        stream = torch._C._cuda_getCurrentRawStream(device.index)
-        *beside, _kept = _beside(plan, mask, device, stream) if mask or plan.workspace else (None, None, None, None)
-        addresses = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), lse.data_ptr()
-        call = plan.library.library.step_forward
-        _check(call(plan.c, *beside, plan.workspace, *addresses, stream, None, None, None))
+    stream = torch._C._cuda_getCurrentRawStream(device.index)
+    *beside, _kept = _beside(plan, mask, device, stream) if mask or plan.workspace else (None, None, None, None)
+    addresses = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), lse.data_ptr()
+    call = plan.library.library.step_forward
+    _check(call(plan.c, *beside, plan.workspace, *addresses, stream, None, None, None))
     return o, lse
 
 
 @torch.library.impl("attention_steps::attention_backward", "cuda")
+@_on_its_device
 def _backward(d_o, q, k, v, o, lse, mask, causal, scale, step):
     outputs = tuple(map(_like, (q, k, v)))
     # A gradient has the strides of its tensor, and dO has those of O.
@@ -225,13 +235,12 @@ def _backward(d_o, q, k, v, o, lse, mask, causal, scale, step):
     o = _compact(o)
     d_o = _as(o, d_o)
     plan = _plan_of("backward", step, (q, k, v, o), mask, causal, scale)
-    with _on(q.device.index):
-        stream = torch._C._cuda_getCurrentRawStream(q.device.index)
-        found, prepared, workspace, _kept = _beside(plan, mask, q.device, stream)
-        tensors = BackwardTensors(*(x.data_ptr() for x in (q, k, v, o, lse, d_o, *outputs)), workspace)
-        if found:
-            tensors.block_mask.contents, tensors.prepared = found, prepared
-        _check(plan.library.library.step_backward(plan.c, tensors, plan.workspace, stream))
+    stream = torch._C._cuda_getCurrentRawStream(q.device.index)
+    found, prepared, workspace, _kept = _beside(plan, mask, q.device, stream)
+    tensors = BackwardTensors(*(x.data_ptr() for x in (q, k, v, o, lse, d_o, *outputs)), workspace)
+    if found:
+        tensors.block_mask.contents, tensors.prepared = found, prepared
+    _check(plan.library.library.step_backward(plan.c, tensors, plan.workspace, stream))
     return outputs
 
 
@@ -260,26 +269,27 @@ def _decode_tensors(plan: Plan, table_stride: int, kept: int, q, k, v, lengths, 
 
 
 @torch.library.impl("attention_steps::decode", "cuda")
+@_on_its_device
 def _decode(q, k, v, lengths, page_table, scales, causal, scale, step, schedule):
     q, device = _compact(q), q.device
     plan = _decode_plan((q, k, v), page_table, causal, scale, step)
     o = torch.empty_strided(q.shape, plan.o, dtype=q.dtype, device=device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=device)
-    with _on(device.index):
-        if schedule is None:
-            schedule = _scheduled(plan, lengths, page_table, q, k)
-        elif schedule.numel() != plan.workspace + plan.prepared:
-            raise StepError("schedule: is of another step, or of tensors of other shapes")
-        table, stride = (None, 0) if page_table is None else (page_table.data_ptr(), page_table.stride(0))
-        addresses = (x.data_ptr() for x in (*scales, o, lse))
-        of_cache = q.data_ptr(), k.data_ptr(), v.data_ptr(), lengths.data_ptr(), table
-        tensors = _decode_tensors(plan, stride, schedule.data_ptr(), *of_cache, *addresses)
-        stream = torch._C._cuda_getCurrentRawStream(device.index)
-        _check(plan.library.library.step_decode(plan.c, _page_size(k, page_table), tensors, stream))
+    if schedule is None:
+        schedule = _scheduled(q, k, plan, lengths, page_table)
+    elif schedule.numel() != plan.workspace + plan.prepared:
+        raise StepError("schedule: is of another step, or of tensors of other shapes")
+    table, stride = (None, 0) if page_table is None else (page_table.data_ptr(), page_table.stride(0))
+    addresses = (x.data_ptr() for x in (*scales, o, lse))
+    of_cache = q.data_ptr(), k.data_ptr(), v.data_ptr(), lengths.data_ptr(), table
+    tensors = _decode_tensors(plan, stride, schedule.data_ptr(), *of_cache, *addresses)
+    stream = torch._C._cuda_getCurrentRawStream(device.index)
+    _check(plan.library.library.step_decode(plan.c, _page_size(k, page_table), tensors, stream))
     return o, lse
 
 
-def _scheduled(plan: Plan, lengths: Tensor, page_table: Tensor | None, q: Tensor, k: Tensor) -> Tensor:
+@_on_its_device
+def _scheduled(q: Tensor, k: Tensor, plan: Plan, lengths: Tensor, page_table: Tensor | None) -> Tensor:
     """A workspace, 0 as its passes leave it, and a schedule."""
     made = torch.zeros(plan.workspace + plan.prepared, dtype=torch.uint8, device=q.device)
     tensors = DecodeTensors(lengths=lengths.data_ptr(), schedule=made.data_ptr() + plan.workspace)
@@ -399,9 +409,11 @@ class Eager(torch.autograd.Function):
     setup_context = staticmethod(_save)
 
     @staticmethod
-    def forward(*inputs):
+    def forward(q, *others):
+        if q.is_cuda and type(q) is Tensor and torch._C._len_torch_dispatch_stack() == 0:
+            return _attention(q, *others)
         with torch._C._AutoDispatchBelowAutograd():
-            return OPERATOR(*inputs)
+            return OPERATOR(q, *others)
 
     @staticmethod
     def backward(ctx, *d_outputs):
@@ -449,7 +461,7 @@ def attention(
         blocks = [spans.contiguous()]
     scale = q.shape[3] ** -0.5 if scale is None else float(scale)
     inputs = q, k, v, blocks or [], causal, scale, step, backward
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return OPERATOR(*inputs)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         return Eager.apply(*inputs)
@@ -512,9 +524,8 @@ def decode_schedule(
     layers of a model. None on the simulator."""
     if q.device.type == "cpu":
         return None
-    with _on(q.device.index):
-        plan = _decode_plan((q, k, k), page_table, causal, 1.0, step)
-        return _scheduled(plan, lengths, page_table, q, k)
+    plan = _decode_plan((q, k, k), page_table, causal, 1.0, step)
+    return _scheduled(q, k, plan, lengths, page_table)
 
 
 def document_spans(lengths: Tensor, total: int, causal: bool = True) -> Tensor:
@@ -638,7 +649,7 @@ def _for_transformers(module, query, key, value, attention_mask, scaling=None, d
 
 def _kept_schedule(q: Tensor, k: Tensor, lengths: Tensor, step: str = "") -> Tensor | None:
     """That of the first layer; in compiled code each layer makes its own."""
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return None
     kept, problem = lengths.__dict__.setdefault("schedules", {}), (q.shape, k.shape, q.dtype, step)
     if problem not in kept:
