@@ -87,14 +87,14 @@ def _like(x: Tensor) -> Tensor:
 
 @dataclass
 class Plan:
-    """Of a step and a problem; `c` is the problem in C, `o` the strides of O."""
+    """Of a step and a problem; `c` is the problem in C, `rows` a tensor of the shape of LSE without memory for it."""
 
     library: StepLibrary
     shape: Shape
     c: object
     workspace: int
     prepared: int  # the bytes of a prepared mask, or of a schedule
-    o: tuple[int, ...]
+    rows: Tensor
 
 
 @functools.cache
@@ -140,7 +140,9 @@ def _plan(
     else:
         workspace = library.workspace_bytes(shape, 1 << 62)
         prepared = _refused(library.prepare, shape, _mask(masks, [256] * 5)) if masks else 0
-    return Plan(library, shape, ctypes.byref(shape.as_c()), workspace, prepared, o)
+    return Plan(
+        library, shape, ctypes.byref(shape.as_c()), workspace, prepared, torch.empty((), device=device).expand(q[:3])
+    )
 
 
 def _refused(function, *arguments):
@@ -216,8 +218,7 @@ def _attention(q, k, v, mask, causal, scale, step, backward):
     if plan is None or (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16:
         q, k, v = map(_compact, (q, k, v))
         plan = _plan_of("forward", step, (q, k, v), mask, causal, scale)
-    o = torch.empty_strided(q.shape, plan.o, dtype=q.dtype, device=device)
-    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=device)
+    o, lse = _like(q), torch.empty_like(plan.rows)
     stream = torch._C._cuda_getCurrentRawStream(device.index)
     *beside, _kept = _beside(plan, mask, device, stream) if mask or plan.workspace else (None, None, None, None)
     addresses = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), lse.data_ptr()
@@ -273,8 +274,7 @@ def _decode_tensors(plan: Plan, table_stride: int, kept: int, q, k, v, lengths, 
 def _decode(q, k, v, lengths, page_table, scales, causal, scale, step, schedule):
     q, device = _compact(q), q.device
     plan = _decode_plan((q, k, v), page_table, causal, scale, step)
-    o = torch.empty_strided(q.shape, plan.o, dtype=q.dtype, device=device)
-    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=device)
+    o, lse = _like(q), torch.empty_like(plan.rows)
     if schedule is None:
         schedule = _scheduled(q, k, plan, lengths, page_table)
     elif schedule.numel() != plan.workspace + plan.prepared:
@@ -443,9 +443,10 @@ def attention(
     fit are called. dQ, dK and dV come from autograd; LSE has no gradient."""
     if q.dtype not in HALVES or not q.dtype == k.dtype == v.dtype:
         raise StepError(f"q, k, v: are {q.dtype}, {k.dtype}, {v.dtype}, must all be float16 or all bfloat16")
-    if not q.dim() == k.dim() == v.dim() == 4 or k.shape != v.shape:
+    of_q, of_k = q.shape, k.shape
+    if not len(of_q) == len(of_k) == 4 or of_k != v.shape:
         raise StepError(f"q, k, v: have the shapes {[*q.shape]}, {[*k.shape]}, {[*v.shape]}, must be [B, H, N, D]")
-    if (k.shape[0], k.shape[3]) != (q.shape[0], q.shape[3]) or q.shape[1] % k.shape[1]:
+    if of_k[0] != of_q[0] or of_k[3] != of_q[3] or of_q[1] % of_k[1]:
         raise StepError(f"k: has the shape {[*k.shape]}, must have B and D of q, {[*q.shape]}, and H must divide q's")
     if causal + (spans is not None) + bool(blocks) > 1:
         raise StepError("causal, spans, blocks: at most one may be given")
@@ -459,7 +460,7 @@ def attention(
         ):
             raise StepError(f"spans: {spans.dtype} {[*spans.shape]}, must be int32 [B or 1, Hq or 1, {q.shape[2]}, 2]")
         blocks = [spans.contiguous()]
-    scale = q.shape[3] ** -0.5 if scale is None else float(scale)
+    scale = of_q[3] ** -0.5 if scale is None else float(scale)
     inputs = q, k, v, blocks or [], causal, scale, step, backward
     if is_compiling():
         return OPERATOR(*inputs)
