@@ -185,6 +185,8 @@ PYTHON = """
 .. autoexception:: BuildError
 .. currentmodule:: attention_steps.torch_ops
 .. autofunction:: attention
+.. autofunction:: decode
+.. autofunction:: decode_schedule
 .. autofunction:: document_spans
 .. autofunction:: blocks_of
 .. autofunction:: scaled_dot_product_attention

@@ -95,6 +95,7 @@ class Plan:
     workspace: int
     prepared: int  # the bytes of a prepared mask, or of a schedule
     rows: Tensor
+    page_size: int
 
 
 @functools.cache
@@ -140,9 +141,8 @@ def _plan(
     else:
         workspace = library.workspace_bytes(shape, 1 << 62)
         prepared = _refused(library.prepare, shape, _mask(masks, [256] * 5)) if masks else 0
-    return Plan(
-        library, shape, ctypes.byref(shape.as_c()), workspace, prepared, torch.empty((), device=device).expand(q[:3])
-    )
+    rows = torch.empty((), device=device).expand(q[:3])
+    return Plan(library, shape, ctypes.byref(shape.as_c()), workspace, prepared, rows, page_size)
 
 
 def _refused(function, *arguments):
@@ -250,10 +250,6 @@ def _as(like: Tensor, x: Tensor) -> Tensor:
     return x if x.stride() == like.stride() and x.data_ptr() % 16 == 0 else torch.empty_like(like).copy_(x)
 
 
-def _page_size(k: Tensor, page_table: Tensor | None) -> int:
-    return 0 if page_table is None else k.shape[1]
-
-
 def _decode_plan(tensors: tuple[Tensor, ...], page_table: Tensor | None, causal, scale, step) -> Plan:
     table = () if page_table is None else page_table.shape
     plan = _plan_of("decode", step, tensors, [], causal, scale, table)
@@ -284,7 +280,7 @@ def _decode(q, k, v, lengths, page_table, scales, causal, scale, step, schedule)
     of_cache = q.data_ptr(), k.data_ptr(), v.data_ptr(), lengths.data_ptr(), table
     tensors = _decode_tensors(plan, stride, schedule.data_ptr(), *of_cache, *addresses)
     stream = torch._C._cuda_getCurrentRawStream(device.index)
-    _check(plan.library.library.step_decode(plan.c, _page_size(k, page_table), tensors, stream))
+    _check(plan.library.library.step_decode(plan.c, plan.page_size, tensors, stream))
     return o, lse
 
 
@@ -294,7 +290,7 @@ def _scheduled(q: Tensor, k: Tensor, plan: Plan, lengths: Tensor, page_table: Te
     made = torch.zeros(plan.workspace + plan.prepared, dtype=torch.uint8, device=q.device)
     tensors = DecodeTensors(lengths=lengths.data_ptr(), schedule=made.data_ptr() + plan.workspace)
     stream = torch._C._cuda_getCurrentRawStream(q.device.index)
-    _check(plan.library.library.step_schedule(plan.c, _page_size(k, page_table), tensors, stream))
+    _check(plan.library.library.step_schedule(plan.c, plan.page_size, tensors, stream))
     return made
 
 
@@ -352,14 +348,14 @@ def _bytes(x: Tensor) -> np.ndarray:
 def _decode_cpu(q, k, v, lengths, page_table, scales, causal, scale, step, schedule):
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     o, lse = torch.empty_like(q), torch.empty(q.shape[:3])
-    plan, page_size = _decode_plan((q, k, v), page_table, causal, scale, step), _page_size(k, page_table)
+    plan = _decode_plan((q, k, v), page_table, causal, scale, step)
     device, stride = Device(plan.library), 0 if page_table is None else page_table.shape[1]
     memory = [x if x is None else device.upload(_bytes(x)) for x in (q, k, v, lengths, page_table, *scales, o, lse)]
     kept = device.allocate(plan.workspace + plan.prepared)
     kept.fill()
     tensors = _decode_tensors(plan, stride, kept.address, *(x and x.address for x in memory))
-    plan.library.schedule(plan.shape, page_size, tensors)
-    plan.library.decode(plan.shape, page_size, tensors)
+    plan.library.schedule(plan.shape, plan.page_size, tensors)
+    plan.library.decode(plan.shape, plan.page_size, tensors)
     for x, result in zip((o, lse), memory[-2:]):
         result.download(_bytes(x))
     return o, lse
