@@ -124,8 +124,11 @@ def seconds(run: Run, iterations: int) -> float:
 def in_turns(runs: dict[str, Run], iterations: int) -> dict[str, float]:
     """Lets the runs do a tenth of the iterations by turns, so that a change of the GPU's clock meets all of them.
     Returns the median time of an iteration of each; the first tenth is not counted."""
-    tenth = max(1, iterations // 10)
-    times = [{name: seconds(run, tenth) for name, run in runs.items()} for _ in range(iterations // tenth)]
+    tenth, times = max(1, iterations // 10), []
+    for turn in range(1, iterations // tenth + 1):
+        times.append({name: seconds(run, tenth) for name, run in runs.items()})
+        losses = ", ".join(f"{name} {run.loss(tenth):.4f}" for name, run in runs.items())
+        print(f"{turn * tenth} iterations, loss: {losses}", flush=True)
     return {name: statistics.median(turn[name] for turn in times[1:]) / tenth for name in runs}
 
 
