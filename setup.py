@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent
 # What the Makefile reads; the package finds all of it below gallery/.
 SOURCES = ("Makefile", "common", "steps", *(str(path.relative_to(ROOT)) for path in ROOT.glob("[dpt]*/**/*.mk")))
 # What a caller links, runs or compiles again; the rest of a build is only on the way to it.
-KEPT = ("*.so", "step*", "rewrite_launches", "flags", "commit.h", "host/**/*.o", "simt/**/*.o", "forward/*.o")
+KEPT = ("step*", "rewrite_launches", "flags", "commit.h", "host/**/*.o", "simt/**/*.o", "forward/*.o")
 
 
 class BuildGallery(build_py):
@@ -31,7 +31,7 @@ class BuildGallery(build_py):
         compiler = f"{os.environ.get('CXX', 'g++')} -fdebug-prefix-map={gallery}=."
         (gallery / "compiler").write_text(compiler)
         names = sorted({path.name.split("_")[0] for path in (gallery / "steps").glob("step*_*.cu")})
-        targets = [f"build/cpu/{file}" for name in names for file in (name, f"lib{name}.so")]
+        targets = [f"build/cpu/{name}" for name in names]
         words = ["BACKEND=cpu", f"-j{os.cpu_count()}", *targets]
         environment = {**os.environ, "CXX": compiler}
         subprocess.run(["make", "--no-print-directory", *words], cwd=gallery, env=environment, check=True)

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 from common.python import attention_steps  # noqa: E402
 from common.python.attention_steps import StepError, torch_ops  # noqa: E402
+from common.python.attention_steps.library import DecodeTensors  # noqa: E402
 from plots.tools import packed, train  # noqa: E402
 
 GPU = torch.cuda.is_available()
@@ -473,8 +474,9 @@ def test_host_time_of_decode() -> None:
     o, lse = attention_steps.decode(q, k, v, lengths)
     schedule = attention_steps.decode_schedule(q, k, lengths)
     plan = torch_ops._decode_plan((q, k, v), None, True, 0.125, "")
-    addresses = [x.data_ptr() for x in (q, k, v, lengths)]
-    tensors = torch_ops._decode_tensors(plan, 0, schedule.data_ptr(), *addresses, None, o.data_ptr(), lse.data_ptr())
+    kept = schedule.data_ptr(), schedule.data_ptr() + plan.workspace
+    cache = q.data_ptr(), k.data_ptr(), v.data_ptr(), lengths.data_ptr(), None, 0, None, None
+    tensors = DecodeTensors(*cache, o.data_ptr(), lse.data_ptr(), *kept)
     function, stream = plan.library.library.step_decode, torch.cuda.current_stream().cuda_stream
 
     def direct() -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from .gallery import StepError
+
 # The files of a block mask, in the order of its tensors.
 MASK_FILES = ("kv_num_blocks", "kv_indices", "block_mask_types", "partial_block_mask_indices", "partial_block_masks")
 
@@ -122,7 +124,7 @@ CEILINGS = ("device memory copy", "fp32 FFMA", "mma.sync", "wgmma", "wgmma e4m3"
 
 
 class StepLibrary:
-    """A step; `library` is its ctypes library. Raises ValueError for unsupported problems."""
+    """A step; `library` is its ctypes library. Raises StepError for unsupported problems."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, path.stem.removeprefix("lib")
@@ -156,23 +158,29 @@ class StepLibrary:
             function.restype = ctypes.c_bool
         return bool(function and function())
 
+    def check(self, why: bytes | None) -> None:
+        """Raises the reason that a function of the library returned, if it did."""
+        if why is not None:
+            text = why.decode()
+            raise StepError(text if self.name in text else f"{self.name}: {text}")
+
     def ceiling(self, shape: Shape, mask: BlockMask | None) -> tuple[str, int]:
         """The step's ceiling, and the bytes of S and P in device memory per unmasked entry."""
         ceiling, traffic = ctypes.c_int(), ctypes.c_int()
-        _raise(self.library.step_describe(shape.as_c(), mask, ctypes.byref(ceiling), ctypes.byref(traffic)))
+        self.check(self.library.step_describe(shape.as_c(), mask, ctypes.byref(ceiling), ctypes.byref(traffic)))
         return CEILINGS[ceiling.value], traffic.value
 
     def prepare(self, shape: Shape, mask: BlockMask, prepared: int | None = None, stream: int | None = None) -> int:
         """Returns the bytes of device memory that the preparation of a valid mask needs. If
         `prepared` is the address of as many, also enqueues the preparation, once per mask."""
         size = ctypes.c_size_t()
-        _raise(self.library.step_prepare(shape.as_c(), mask, prepared, ctypes.byref(size), stream))
+        self.check(self.library.step_prepare(shape.as_c(), mask, prepared, ctypes.byref(size), stream))
         return size.value
 
     def workspace_bytes(self, shape: Shape, free_bytes: int) -> int:
         """The bytes of workspace that the step uses if `free_bytes` of device memory are free."""
         size = ctypes.c_size_t()
-        _raise(self.library.step_workspace(shape.as_c(), free_bytes, ctypes.byref(size)))
+        self.check(self.library.step_workspace(shape.as_c(), free_bytes, ctypes.byref(size)))
         return size.value
 
     def forward(
@@ -196,7 +204,7 @@ class StepLibrary:
         `mask` and `prepared` are those of prepare(), for a step that takes block masks;
         `workspace` is the address of `workspace_bytes` bytes; `scales` are of q, k and v in e4m3.
         """
-        _raise(
+        self.check(
             self.library.step_forward(
                 shape.as_c(), mask, prepared, workspace, workspace_bytes, q, k, v, o, lse, stream, *scales
             )
@@ -206,47 +214,42 @@ class StepLibrary:
         self, shape: Shape, tensors: BackwardTensors, workspace_bytes: int = 0, stream: int | None = None
     ) -> None:
         """Enqueues a backward pass."""
-        _raise(self.library.step_backward(shape.as_c(), tensors, workspace_bytes, stream))
+        self.check(self.library.step_backward(shape.as_c(), tensors, workspace_bytes, stream))
 
     def decode_bytes(self, shape: Shape, page_size: int) -> tuple[int, int]:
         """The bytes of the workspace of a decode pass, which must be 0 at first, and of its schedule."""
         sizes = ctypes.c_size_t(), ctypes.c_size_t()
-        _raise(self.library.step_decode_bytes(shape.as_c(), page_size, *map(ctypes.byref, sizes)))
+        self.check(self.library.step_decode_bytes(shape.as_c(), page_size, *map(ctypes.byref, sizes)))
         return sizes[0].value, sizes[1].value
 
     def schedule(self, shape: Shape, page_size: int, tensors: DecodeTensors, stream: int | None = None) -> None:
         """Enqueues what a batch of lengths needs once."""
-        _raise(self.library.step_schedule(shape.as_c(), page_size, tensors, stream))
+        self.check(self.library.step_schedule(shape.as_c(), page_size, tensors, stream))
 
     def decode(self, shape: Shape, page_size: int, tensors: DecodeTensors, stream: int | None = None) -> None:
         """Enqueues a decode pass."""
-        _raise(self.library.step_decode(shape.as_c(), page_size, tensors, stream))
+        self.check(self.library.step_decode(shape.as_c(), page_size, tensors, stream))
 
     def graph(self, shape: Shape, page_size: int, tensors: DecodeTensors) -> "Graph":
         """A CUDA graph of a decode pass."""
         made = ctypes.c_void_p()
-        _raise(self.library.step_graph(shape.as_c(), page_size, tensors, ctypes.byref(made)))
-        return Graph(self.library, made)
-
-
-def _raise(why: bytes | None) -> None:
-    if why is not None:
-        raise ValueError(why.decode())
+        self.check(self.library.step_graph(shape.as_c(), page_size, tensors, ctypes.byref(made)))
+        return Graph(self, made)
 
 
 class Graph:
     """A graph of a step's library; a call enqueues a replay."""
 
-    def __init__(self, library: ctypes.CDLL, made: ctypes.c_void_p) -> None:
-        self._library, self._made = library, made
+    def __init__(self, step: StepLibrary, made: ctypes.c_void_p) -> None:
+        self._step, self._made = step, made
         for name in ("device_replay", "device_free_graph"):
-            getattr(library, name).restype = ctypes.c_char_p
+            getattr(step.library, name).restype = ctypes.c_char_p
 
     def __call__(self) -> None:
-        _raise(self._library.device_replay(self._made))
+        self._step.check(self._step.library.device_replay(self._made))
 
     def __del__(self) -> None:
-        self._library.device_free_graph(self._made)
+        self._step.library.device_free_graph(self._made)
 
 
 class DeviceError(Exception):

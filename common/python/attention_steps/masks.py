@@ -5,14 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from .gallery import StepError
-from .library import MASK_FILES, BlockMask, Device, Memory, StepLibrary, block_mask, span_mask
 
 CAUSAL, FULL, PARTIAL = 1, 2, 3  # BlockType of block_mask.h
-
-
-def is_plain(mask: object) -> bool:
-    """True for the masks that need no tensors."""
-    return mask is None or (isinstance(mask, str) and mask in ("full", "causal"))
 
 
 def as_option(mask: object, folder: Path) -> list[str]:
@@ -44,25 +38,3 @@ def dense(tensors: list[np.ndarray], q_len: int, kv_len: int) -> np.ndarray:
                 block = causal[place] if kind == CAUSAL else tiles[tile_indices[at]] if kind == PARTIAL else True
                 found[b, h][place] = block
     return found[..., :q_len, :kv_len]
-
-
-def spans(mask: np.ndarray) -> np.ndarray:
-    """The first key of each query and the end of its keys, int32 [B, H, Nq, 2], of a boolean mask in which each
-    query attends to one span of keys."""
-    first = mask.argmax(-1)
-    return np.stack([first, first + mask.sum(-1)], -1).astype(np.int32)
-
-
-class DeviceMask:
-    """A mask in device memory."""
-
-    def __init__(self, library: StepLibrary, folder: Path, q_len: int, kv_len: int) -> None:
-        """`folder` has the files that --save-mask wrote."""
-        device, tensors = Device(library), [np.load(folder / f"{name}.npy") for name in MASK_FILES]
-        if library.takes_spans:
-            tensors = [spans(dense(tensors, q_len, kv_len))]
-        self.memory: list[Memory] = [device.upload(tensor) for tensor in tensors]
-        if library.takes_spans:
-            self.c: BlockMask = span_mask(tensors[0].shape, self.memory[0].address)
-        else:
-            self.c = block_mask([tensor.shape for tensor in tensors], [memory.address for memory in self.memory])

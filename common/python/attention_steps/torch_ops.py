@@ -13,7 +13,7 @@ from torch.compiler import is_compiling
 
 from . import gallery
 from .gallery import StepError
-from .library import BackwardTensors, BlockMask, DecodeTensors, Device, Shape, StepLibrary, block_mask, span_mask
+from .library import BackwardTensors, BlockMask, DecodeTensors, Shape, StepLibrary, block_mask, span_mask
 from .masks import dense
 from .steps import Step
 from .steps import step as numpy_step
@@ -69,9 +69,7 @@ def fastest(
 
 
 @functools.cache
-def _capability(device: int | None) -> int:
-    if device is None:  # the CPU
-        return SIMULATED
+def _capability(device: int) -> int:
     major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor
 
@@ -99,9 +97,7 @@ class Plan:
 
 
 @functools.cache
-def _library(name: str, device: int | None) -> StepLibrary:
-    if device is None:
-        return numpy_step(name).library
+def _library(name: str, device: int) -> StepLibrary:
     return StepLibrary(gallery.built(f"libstep{name}.so", backend=f"cuda-sm_{_capability(device)}")[0])
 
 
@@ -136,20 +132,13 @@ def _plan(
     sizes = b, heads, kv_heads, n, n_kv, d, dtype == torch.bfloat16, causal, kv_dtype == torch.float8_e4m3fn
     shape = Shape(*sizes, scale, sum(map(_strides, (q, k, k, q), strides), ()))
     if kind == "decode":
-        workspace, prepared = _refused(library.decode_bytes, shape, page_size)
+        workspace, prepared = library.decode_bytes(shape, page_size)
         workspace = -(-workspace // 256) * 256
     else:
         workspace = library.workspace_bytes(shape, 1 << 62)
-        prepared = _refused(library.prepare, shape, _mask(masks, [256] * 5)) if masks else 0
+        prepared = library.prepare(shape, _mask(masks, [256] * 5)) if masks else 0
     rows = torch.empty((), device=device).expand(q[:3])
     return Plan(library, shape, ctypes.byref(shape.as_c()), workspace, prepared, rows, page_size)
-
-
-def _refused(function, *arguments):
-    try:
-        return function(*arguments)
-    except ValueError as error:
-        raise StepError(str(error)) from None
 
 
 def _mask(shapes: tuple, addresses: list[int]) -> BlockMask:
@@ -222,8 +211,8 @@ def _attention(q, k, v, mask, causal, scale, step, backward):
     stream = torch._C._cuda_getCurrentRawStream(device.index)
     *beside, _kept = _beside(plan, mask, device, stream) if mask or plan.workspace else (None, None, None, None)
     addresses = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), lse.data_ptr()
-    call = plan.library.library.step_forward
-    _check(call(plan.c, *beside, plan.workspace, *addresses, stream, None, None, None))
+    forward = plan.library.library.step_forward
+    plan.library.check(forward(plan.c, *beside, plan.workspace, *addresses, stream, None, None, None))
     return o, lse
 
 
@@ -241,7 +230,7 @@ def _backward(d_o, q, k, v, o, lse, mask, causal, scale, step):
     tensors = BackwardTensors(*(x.data_ptr() for x in (q, k, v, o, lse, d_o, *outputs)), workspace)
     if found:
         tensors.block_mask.contents, tensors.prepared = found, prepared
-    _check(plan.library.library.step_backward(plan.c, tensors, plan.workspace, stream))
+    plan.library.check(plan.library.library.step_backward(plan.c, tensors, plan.workspace, stream))
     return outputs
 
 
@@ -258,13 +247,6 @@ def _decode_plan(tensors: tuple[Tensor, ...], page_table: Tensor | None, causal,
     return plan
 
 
-def _decode_tensors(plan: Plan, table_stride: int, kept: int, q, k, v, lengths, table, *others) -> DecodeTensors:
-    """Of addresses; `kept` is that of the workspace, which the schedule follows."""
-    k_scales, v_scales, o, lse = others if len(others) == 4 else (None, None, *others)
-    more = k_scales, v_scales, o, lse, kept, kept + plan.workspace
-    return DecodeTensors(q, k, v, lengths, table, table_stride, *more)
-
-
 @torch.library.impl("attention_steps::decode", "cuda")
 @_on_its_device
 def _decode(q, k, v, lengths, page_table, scales, causal, scale, step, schedule):
@@ -276,11 +258,12 @@ def _decode(q, k, v, lengths, page_table, scales, causal, scale, step, schedule)
     elif schedule.numel() != plan.workspace + plan.prepared:
         raise StepError("schedule: is of another step, or of tensors of other shapes")
     table, stride = (None, 0) if page_table is None else (page_table.data_ptr(), page_table.stride(0))
-    addresses = (x.data_ptr() for x in (*scales, o, lse))
-    of_cache = q.data_ptr(), k.data_ptr(), v.data_ptr(), lengths.data_ptr(), table
-    tensors = _decode_tensors(plan, stride, schedule.data_ptr(), *of_cache, *addresses)
+    cache = k.data_ptr(), v.data_ptr(), lengths.data_ptr(), table, stride
+    factors = [x.data_ptr() for x in scales] or (None, None)
+    kept = schedule.data_ptr(), schedule.data_ptr() + plan.workspace
+    tensors = DecodeTensors(q.data_ptr(), *cache, *factors, o.data_ptr(), lse.data_ptr(), *kept)
     stream = torch._C._cuda_getCurrentRawStream(device.index)
-    _check(plan.library.library.step_decode(plan.c, plan.page_size, tensors, stream))
+    plan.library.check(plan.library.library.step_decode(plan.c, plan.page_size, tensors, stream))
     return o, lse
 
 
@@ -290,30 +273,26 @@ def _scheduled(q: Tensor, k: Tensor, plan: Plan, lengths: Tensor, page_table: Te
     made = torch.zeros(plan.workspace + plan.prepared, dtype=torch.uint8, device=q.device)
     tensors = DecodeTensors(lengths=lengths.data_ptr(), schedule=made.data_ptr() + plan.workspace)
     stream = torch._C._cuda_getCurrentRawStream(q.device.index)
-    _check(plan.library.library.step_schedule(plan.c, plan.page_size, tensors, stream))
+    plan.library.check(plan.library.library.step_schedule(plan.c, plan.page_size, tensors, stream))
     return made
-
-
-def _check(why: bytes | None) -> None:
-    if why is not None:
-        raise StepError(why.decode())
 
 
 # --- On the simulator ---------------------------------------------------------------------------------
 
 
 def _numpy(x: Tensor) -> np.ndarray:
-    bits = x.detach().contiguous().view(torch.int16).numpy()
-    return bits.view(np.float16 if x.dtype == torch.float16 else np.uint16)
+    """A view of its numbers, where NumPy has none of its kind of their bits."""
+    x, bits = x.detach().contiguous(), {torch.bfloat16: torch.uint16, torch.float8_e4m3fn: torch.uint8}
+    return x.view(bits.get(x.dtype, x.dtype)).numpy()
 
 
 def _tensor(x: np.ndarray, like: Tensor) -> Tensor:
-    return _like(like).copy_(torch.from_numpy(x.view(np.int16)).view(like.dtype))
+    return _like(like).copy_(torch.from_numpy(x).view(like.dtype))
 
 
-def _simulated(kind: str, q: Tensor, mask: list[Tensor], step: str) -> Step:
+def _simulated(kind: str, q: Tensor, dtype: torch.dtype, masks: tuple[str, ...], step: str) -> Step:
     deterministic = torch.are_deterministic_algorithms_enabled()
-    return numpy_step(step or fastest(kind, q.shape[3], DTYPES[q.dtype], FORMS[len(mask)], SIMULATED, deterministic))
+    return numpy_step(step or fastest(kind, q.shape[3], DTYPES[dtype], masks, SIMULATED, deterministic))
 
 
 def _numpy_mask(mask: list[Tensor], causal: bool, q: Tensor, k: Tensor) -> object:
@@ -327,38 +306,27 @@ def _numpy_mask(mask: list[Tensor], causal: bool, q: Tensor, k: Tensor) -> objec
 
 @torch.library.impl("attention_steps::attention", "cpu")
 def _attention_cpu(q, k, v, mask, causal, scale, step, backward):
-    called = _simulated("forward", q, mask, step)
+    called = _simulated("forward", q, q.dtype, FORMS[len(mask)], step)
     o, lse = called(*map(_numpy, (q, k, v)), mask=_numpy_mask(mask, causal, q, k), scale=scale)
     return _tensor(o, q), torch.from_numpy(lse)
 
 
 @torch.library.impl("attention_steps::attention_backward", "cpu")
 def _backward_cpu(d_o, q, k, v, o, lse, mask, causal, scale, step):
-    called = _simulated("backward", q, mask, step)
-    arrays = map(_numpy, (q, k, v, d_o, o))
-    found = called(*arrays, lse.numpy(), mask=_numpy_mask(mask, causal, q, k), scale=scale)
+    called = _simulated("backward", q, q.dtype, FORMS[len(mask)], step)
+    found = called(*map(_numpy, (q, k, v, d_o)), mask=_numpy_mask(mask, causal, q, k), scale=scale)
     return tuple(_tensor(x, like) for x, like in zip(found, (q, k, v)))
-
-
-def _bytes(x: Tensor) -> np.ndarray:
-    return x.detach().contiguous().view(torch.uint8).numpy()
 
 
 @torch.library.impl("attention_steps::decode", "cpu")
 def _decode_cpu(q, k, v, lengths, page_table, scales, causal, scale, step, schedule):
-    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-    o, lse = torch.empty_like(q), torch.empty(q.shape[:3])
-    plan = _decode_plan((q, k, v), page_table, causal, scale, step)
-    device, stride = Device(plan.library), 0 if page_table is None else page_table.shape[1]
-    memory = [x if x is None else device.upload(_bytes(x)) for x in (q, k, v, lengths, page_table, *scales, o, lse)]
-    kept = device.allocate(plan.workspace + plan.prepared)
-    kept.fill()
-    tensors = _decode_tensors(plan, stride, kept.address, *(x and x.address for x in memory))
-    plan.library.schedule(plan.shape, plan.page_size, tensors)
-    plan.library.decode(plan.shape, plan.page_size, tensors)
-    for x, result in zip((o, lse), memory[-2:]):
-        result.download(_bytes(x))
-    return o, lse
+    called = _simulated("decode", q, k.dtype, DECODE, step)
+    cache = zip(("lengths", "k_scales", "v_scales"), map(_numpy, (lengths, *scales)))
+    if page_table is not None:  # as many columns as the longest sequence needs
+        cache = [*cache, ("page_table", _numpy(page_table[:, : -(-int(lengths.max()) // k.shape[1]) or None]))]
+    mask = "causal" if causal else "full"
+    o, lse = called(*map(_numpy, (q, k, v)), mask=mask, scale=scale, **dict(cache))
+    return _tensor(o, q), torch.from_numpy(lse)
 
 
 # --- Shapes and gradients -----------------------------------------------------------------------------

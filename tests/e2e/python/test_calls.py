@@ -88,9 +88,6 @@ def test_backward_steps_give_gradients(name: str, mask: str) -> None:
         return
     expected = gradients.gradients(p, *tensors)
     assert max(gradients.distances(called(name, *halves, mask=mask), expected)) < gradients.MOST["fp16"]
-    _, o, lse = gradients.forward(p, tensors[0], *(np.repeat(x, 2, axis=1) for x in tensors[1:3]))
-    found = called(name, *halves, o.astype(np.float16), lse, mask=mask)
-    assert max(gradients.distances(found, expected)) < gradients.MOST["fp16"]
 
 
 def test_refusals_are_one_line() -> None:

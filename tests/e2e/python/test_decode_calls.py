@@ -61,3 +61,16 @@ def test_refusals(step: attention_steps.Step) -> None:
             step(*inputs, lengths=np.array([70, 1, wrong]))
     with pytest.raises(StepError, match="lengths: .* is no decode step"):
         attention_steps.step(step_names()[0].removeprefix("step"))(*inputs, lengths=P.lengths)
+
+
+def test_a_cache_of_bits() -> None:
+    """e4m3 with scales, given as bits: 0x38 is 1, 0xC0 is -2, and all keys are alike."""
+    step = next(
+        step for name in step_names("decode") if "e4m3" in (step := attention_steps.step(name[4:])).facts["kv_dtypes"]
+    )
+    q = np.ones((2, 4, 1, 64), np.float16)
+    k, v = (np.full((2, 2, 40, 64), bits, np.uint8) for bits in (0x38, 0xC0))
+    scales = np.array([[1, 2], [3, 0.5]], np.float32)
+    o, lse = step(q, k, v, lengths=[40, 7], k_scales=np.ones((2, 2)), v_scales=scales)
+    assert (o[..., 0, 0] == -2 * scales.repeat(2, 1)).all()
+    assert np.allclose(lse[:, 0, 0], np.log([40, 7]) + 8, atol=1e-3)
