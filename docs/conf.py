@@ -176,7 +176,7 @@ PYTHON = """
 .. autoclass:: Step()
    :members: __call__, lab, facts, source
 .. autoclass:: Lab()
-   :members: conflicts, traffic, verdict, map, table, frame, plot, compare, annotated
+   :members: conflicts, traffic, verdict, table, frame, plot, compare, annotated
 .. autoclass:: Line()
 .. autoclass:: attention_steps.report.Counts()
    :members: sectors, wavefronts, conflicts

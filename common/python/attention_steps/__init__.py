@@ -16,15 +16,8 @@ from .report import Lab, Line, Problem
 from .steps import Step, build, step
 
 # What needs PyTorch is imported when it is first used.
-_LAZY = (
-    "attention",
-    "blocks_of",
-    "decode",
-    "decode_schedule",
-    "document_spans",
-    "scaled_dot_product_attention",
-    "use_in_transformers",
-)
+_LAZY = ["attention", "blocks_of", "decode", "decode_schedule", "document_spans"]
+_LAZY += ["scaled_dot_product_attention", "use_in_transformers"]
 
 __all__ = ["BuildError", "Lab", "Line", "Problem", "Step", "StepError", "build", "names", "step", *_LAZY]
 

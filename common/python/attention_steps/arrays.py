@@ -1,6 +1,7 @@
-"""Arrays as the steps take them: 16-bit numbers in four dimensions."""
+"""Arrays as the steps take them: 16-bit numbers in four dimensions, and masks."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -78,16 +79,14 @@ def bits_of(name: str, x: np.ndarray, form: Form) -> np.ndarray:
     return bits[None] if x.ndim == 3 else bits
 
 
-def check_shapes(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
-    """`StepError` unless these are [B, Hq, Nq, D], [B, Hkv, Nkv, D] and the same for v, and Hkv divides Hq."""
-    if k.shape != v.shape:
-        raise StepError(f"v: has the shape {list(v.shape)}, must be {list(k.shape)}, as k")
-    if 0 in q.shape or 0 in k.shape:
-        raise StepError(f"q has the shape {list(q.shape)}, k {list(k.shape)}: no size may be 0")
-    if (k.shape[0], k.shape[3]) != (q.shape[0], q.shape[3]) or q.shape[1] % k.shape[1]:
-        b, heads, _, d = q.shape
-        raise StepError(
-            f"k: has the shape {list(k.shape)}, must be [{b}, Hkv, Nkv, {d}], where Hkv divides {heads}, the heads of q"
-        )
-    if q.shape[3] > 256:
-        raise StepError(f"q: its head dimension is {q.shape[3]}, must be 256 or less")
+def as_option(mask: object, folder: Path) -> list[str]:
+    """The words of the command line for a mask; an array becomes a file in `folder`."""
+    if mask is None:
+        return []
+    if isinstance(mask, str):
+        return ["--mask", mask]
+    mask = np.asarray(mask)
+    if mask.dtype != bool:
+        raise StepError(f"mask: its type is {mask.dtype}, must be bool, where True is a key that the query attends to")
+    np.save(folder / "mask.npy", mask)
+    return ["--mask", str(folder / "mask.npy")]

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from .gallery import StepError
 
 VERDICTS = {True: "RIGHT", False: "WRONG", None: "NOT CHECKED"}
-MAP = re.compile(r" +(Map:|-?\d+,-?\d+ +\||\. right|L only)")
 
 
 class Counts(dict):
@@ -157,10 +156,6 @@ class Lab:
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
-
-    def map(self) -> str:
-        """The map of wrong rows; empty if all are right."""
-        return "\n".join(line for line in self.why.splitlines() if MAP.match(line))
 
     def table(self) -> list[dict]:
         """A row for each line of the source: its place and text, and each count that is not 0 in some line."""

@@ -14,9 +14,7 @@ from torch.compiler import is_compiling
 from . import gallery
 from .gallery import StepError
 from .library import BackwardTensors, BlockMask, DecodeTensors, Shape, StepLibrary, block_mask, span_mask
-from .masks import dense
-from .steps import Step
-from .steps import step as numpy_step
+from .steps import Step, step as numpy_step
 
 DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float8_e4m3fn: "e4m3"}
 HALVES = (torch.float16, torch.bfloat16)
@@ -299,7 +297,7 @@ def _numpy_mask(mask: list[Tensor], causal: bool, q: Tensor, k: Tensor) -> objec
     if not mask:
         return "causal" if causal else "full"
     if len(mask) > 1:
-        return dense([x.numpy() for x in mask], q.shape[2], k.shape[2])
+        raise StepError("blocks: are for a GPU; on the simulator, the step takes boolean arrays of NumPy")
     place, limits = np.arange(k.shape[2]), mask[0].numpy()
     return (place >= limits[..., :1]) & (place < limits[..., 1:])
 
@@ -333,18 +331,14 @@ def _decode_cpu(q, k, v, lengths, page_table, scales, causal, scale, step, sched
 
 
 @torch.library.register_fake("attention_steps::attention")
-def _attention_fake(q, k, v, mask, causal, scale, step, backward):
+@torch.library.register_fake("attention_steps::decode")
+def _forward_fake(q, *_others):
     return _like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
 @torch.library.register_fake("attention_steps::attention_backward")
 def _backward_fake(d_o, q, k, v, o, lse, mask, causal, scale, step):
     return _like(q), _like(k), _like(v)
-
-
-@torch.library.register_fake("attention_steps::decode")
-def _decode_fake(q, k, v, lengths, page_table, scales, causal, scale, step, schedule):
-    return _like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
 def _save(ctx, inputs, output):
@@ -415,14 +409,9 @@ def attention(
     if causal + (spans is not None) + bool(blocks) > 1:
         raise StepError("causal, spans, blocks: at most one may be given")
     if spans is not None:
-        b, h, n, two = spans.shape
-        if (
-            spans.dtype != torch.int32
-            or b not in (1, q.shape[0])
-            or h not in (1, q.shape[1])
-            or (n, two) != (q.shape[2], 2)
-        ):
-            raise StepError(f"spans: {spans.dtype} {[*spans.shape]}, must be int32 [B or 1, Hq or 1, {q.shape[2]}, 2]")
+        b, h, *rows = spans.shape
+        if spans.dtype != torch.int32 or b not in (1, of_q[0]) or h not in (1, of_q[1]) or rows != [of_q[2], 2]:
+            raise StepError(f"spans: {spans.dtype} {[*spans.shape]}, must be int32 [B or 1, Hq or 1, {of_q[2]}, 2]")
         blocks = [spans.contiguous()]
     scale = of_q[3] ** -0.5 if scale is None else float(scale)
     inputs = q, k, v, blocks or [], causal, scale, step, backward
@@ -462,9 +451,7 @@ def decode(
     if heads % kv_heads or heads // kv_heads > GROUP_SIZE or not 1 <= n <= NEW_QUERIES:
         raise StepError(f"q: has {heads} heads and {n} rows, must have 1 to 16 times {kv_heads} heads and 1 to 16 rows")
     if page_table is None and k.shape[0] != b or page_table is not None and k.shape[1] not in PAGE_SIZES:
-        raise StepError(
-            f"k: has the shape {[*k.shape]}, must be [{b}, Hkv, longest, D], or pages of 16, 32, .. 256 keys"
-        )
+        raise StepError(f"k: has the shape {[*k.shape]}, must be [{b}, Hkv, longest, D], or pages of 16 to 256 keys")
     scales = [x for x in (k_scales, v_scales) if x is not None]
     if len(scales) != 2 * (k.dtype == torch.float8_e4m3fn):
         raise StepError("k_scales, v_scales: must be given with a cache in e4m3, and with no other")
@@ -565,35 +552,23 @@ def use_in_transformers(name: str = "steps") -> None:
     AttentionMaskInterface.register(name, _mask_for_transformers)
 
 
-def _mask_for_transformers(
-    batch_size: int,
-    q_length: int,
-    kv_length: int,
-    q_offset: int | Tensor = 0,
-    kv_offset: int = 0,
-    mask_function: object = None,
-    attention_mask: Tensor | None = None,
-    device: object = None,
-    **_more: object,
-) -> Tensor | None:
+def _mask_for_transformers(batch_size, q_length, kv_length, q_offset=0, mask_function=None, **more) -> Tensor | None:
     """What the layers of a pass get as their mask: the lengths of the cache for a few new tokens, the spans of more
     tokens in a cache of fixed size, or nothing."""
     from transformers import masking_utils
 
     if mask_function not in (None, masking_utils.causal_mask_function, masking_utils.bidirectional_mask_function):
         raise StepError("steps take only the causal mask of transformers, and none")
-    if attention_mask is not None and not bool(attention_mask.all()):
+    if more.get("attention_mask") is not None and not bool(more["attention_mask"].all()):
         raise StepError("attention_mask: padding is not taken; pack the sequences, or run them one by one")
     # The length of a cache of fixed size may be known on the GPU alone.
-    fixed = isinstance(q_offset, Tensor) or kv_length != q_offset + q_length
+    fixed, device = isinstance(q_offset, Tensor) or kv_length != q_offset + q_length, more.get("device")
     if mask_function is masking_utils.bidirectional_mask_function or not fixed and q_offset == 0:
         return None
     if q_length <= NEW_QUERIES:
         return torch.zeros(batch_size, dtype=torch.int32, device=device) + (q_offset + q_length)
-    if not fixed:
-        return None
     ends = torch.arange(1, q_length + 1, dtype=torch.int32, device=device) + q_offset
-    return torch.stack([torch.zeros_like(ends), ends], -1).to(torch.int32)[None, None]
+    return torch.stack([0 * ends, ends], -1).to(torch.int32)[None, None] if fixed else None
 
 
 def _for_transformers(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **more):

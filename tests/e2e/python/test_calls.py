@@ -95,15 +95,15 @@ def test_refusals_are_one_line() -> None:
     tiled = next(name for name, facts in FACTS.items() if facts["head_dims"] != "any" and facts["masks"][2:] == [])
     large = np.full(q.shape, 1e6, np.float32)
     for arrays, more, why in (
-        ((q, k, v[:, :, :3]), {}, "v: has the shape [2, 2, 3, 64], must be [2, 2, 101, 64], as k"),
-        ((q[:, :3], k, v), {}, "where Hkv divides 3, the heads of q"),
+        ((q, k, v[:, :, :3]), {}, f"{tiled}: v.npy: dimension 2 is 3, but 101 in k.npy"),
+        ((q[:, :3], k, v), {}, f"{tiled}: k.npy: 2 heads, must divide the 3 of q.npy"),
         ((q, k.astype(np.float32), v), {}, "k: its type is float32, must be float16, as that of q"),
         ((q[..., :40], k[..., :40], v[..., :40]), {}, f"--head-dim 40: {tiled} takes D = 32, 64,"),
         ((q[0, 0], k, v), {}, "q: has the shape (70, 64), must be [H, N, D] or [B, H, N, D]"),
         ((q, k, v), {"mask": "window:3"}, f"--mask window:3: {tiled} takes full or causal"),
         ((q, k, v), {"mask": np.ones((70, 101))}, "mask: its type is float64, must be bool"),
         ((q, k, v), {"dtype": "fp8"}, "dtype='fp8': must be 'fp16' or 'bf16'"),
-        ((q, k, v), {"scale": -1.0}, "scale=-1.0: must be greater than 0, at most 32"),
+        ((q, k, v), {"scale": -1.0}, f"{tiled}: --scale -1.0: must be positive"),
         ((q, k, v, q), {}, f"{tiled} takes no d_o"),
         ((large, large, large), {}, "q: has numbers beyond the range of fp16"),
     ):

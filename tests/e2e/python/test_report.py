@@ -81,7 +81,7 @@ def racing(tmp_path_factory: pytest.TempPathFactory) -> attention_steps.Step:
 def test_findings_of_a_kernel_of_ones_own(racing: attention_steps.Step) -> None:
     found = racing.lab(*INPUTS)
     lines = racing.source.splitlines()
-    assert found.right is False and "rows wrong" in found.text and "|" in found.map()
+    assert found.right is False and "rows wrong" in found.text and "|" in found.why
     assert {problem.what.partition(":")[0] for problem in found.findings} == {"shared memory race"}
     assert all(0 < problem.line <= len(lines) for problem in found.findings)
     html = found.annotated(racing.source, racing.program.with_suffix(".cu").name)
