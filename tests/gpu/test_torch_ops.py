@@ -9,6 +9,7 @@ import math
 import random
 import time
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -170,19 +171,33 @@ def test_documents_attend_to_themselves() -> None:
     assert both.tolist() == [[[[0, 2], [0, 2], [2, 4], [2, 4]]]]
 
 
+def dense(tensors, q_len: int, kv_len: int):
+    """The boolean mask of the five tensors of a block mask."""
+    counts, indices, types, tile_indices, tiles = (x.cpu() for x in tensors)
+    q_block, kv_block = tiles.shape[1:]
+    batches, heads, q_blocks = counts.shape
+    found = torch.zeros(batches, heads, q_blocks * q_block, -(-kv_len // kv_block) * kv_block, dtype=torch.bool)
+    for b, h, row in np.ndindex(counts.shape):
+        for slot in range(counts[b, h, row]):
+            at, first_q, first_k = (b, h, row, slot), row * q_block, indices[b, h, row, slot] * kv_block
+            block = tiles[tile_indices[at]] if types[at] == torch_ops.PARTIAL else types[at] == torch_ops.FULL
+            found[b, h, first_q : first_q + q_block, first_k : first_k + kv_block] = block
+    return found[..., :q_len, :kv_len].to(DEVICE)
+
+
 def test_masks_of_flex_attention() -> None:
     """A rule that is no span of keys, and lengths that no block divides."""
     flex = pytest.importorskip("torch.nn.attention.flex_attention")
 
     def rule(b, h, q, k):
-        return ((q >= k) & ((q - k) % 7 < 4)) | (k < 20 * (h + 1))
+        return ((q >= k) & ((q - k) % 7 < 4)) | (k < 20 * (h + 1)) | (q > 500)
 
-    n, n_kv = (700, 900) if GPU else (150, 200)
-    block_mask = flex.create_block_mask(rule, None, 4, n, n_kv, device=DEVICE, BLOCK_SIZE=128 if GPU else 64)
-    blocks = attention_steps.blocks_of(block_mask)
+    n, n_kv = 700, 900
+    blocks = attention_steps.blocks_of(flex.create_block_mask(rule, None, 4, n, n_kv, device=DEVICE, BLOCK_SIZE=128))
+    place = torch.arange(n_kv, device=DEVICE)
+    attended = rule(0, torch.arange(4, device=DEVICE)[:, None, None], place[:n, None], place)
+    assert torch.equal(dense(blocks, n, n_kv)[0], attended) and {2, 3} <= {*blocks[2].unique().tolist()}
     q, k, v = inputs(n=n, n_kv=n_kv)
-    place = torch.arange(max(n, n_kv), device=DEVICE)
-    attended = rule(0, torch.arange(4, device=DEVICE)[:, None, None], place[:n, None], place[:n_kv])
     found = attention_steps.attention(q, k, v, blocks=blocks)[0]
     assert distance(found, reference(q, k, v, attended)) < MOST[torch.float16]
     with pytest.raises(StepError, match="no backward step takes D = 64, fp16 and the masks full, causal, blocks"):
@@ -289,7 +304,7 @@ def test_what_decode_refuses() -> None:
         (lambda: attention_steps.decode(q, k, v, lengths.long()), r"lengths: torch.int64 \[2\], must be"),
         (lambda: attention_steps.decode(q.repeat(1, 1, 9, 1), k, v, lengths), "18 rows, must have"),
         (lambda: attention_steps.decode(q, byte, byte, lengths), "must be given with a cache in e4m3"),
-        (lambda: attention_steps.decode(q, k[:1], v[:1], lengths), "longest, D], or pages"),
+        (lambda: attention_steps.decode(q, k[:1], v[:1], lengths), "longest, D], or pages of 16"),
         (lambda: attention_steps.decode(q.requires_grad_(), k, v, lengths), "decode has no gradient"),
     ):
         with pytest.raises(StepError, match=why):

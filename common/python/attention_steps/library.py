@@ -109,7 +109,7 @@ class StepLibrary:
             "step_graph": [shape, ctypes.c_int, decode, ctypes.POINTER(address)],
         }.items():
             if function := getattr(self.library, name, None):  # older builds lack some of them
-                function.argtypes, function.restype, function.errcheck = types, ctypes.c_char_p, _check
+                function.argtypes, function.restype, function.errcheck = types, ctypes.c_char_p, self._check
 
     def prepare(self, shape: Shape, mask: BlockMask, prepared: int | None = None, stream: int | None = None) -> int:
         """Returns the bytes of device memory that the preparation of a valid mask needs. If
@@ -130,8 +130,8 @@ class StepLibrary:
         self.library.step_decode_bytes(shape, page_size, *map(ctypes.byref, sizes))
         return sizes[0].value, sizes[1].value
 
-
-def _check(why: bytes | None, *_call: object) -> None:
-    """Of what a function returns: NULL, or why it refuses."""
-    if why is not None:
-        raise StepError(why.decode())
+    def _check(self, why: bytes | None, *_call: object) -> None:
+        """Of what a function returns: NULL, or why it refuses."""
+        if why is not None:
+            text = why.decode()
+            raise StepError(text if self.name in text else f"{self.name}: {text}")

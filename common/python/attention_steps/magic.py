@@ -61,7 +61,7 @@ def cell_magic(line: str, cell: str) -> object:
         if not IS_STEP.search(cell):  # a program of chapter 0
             return None
         with suppress(BuildError):  # which the check has told
-            return examined(name, cell, as_file(cell))
+            return examined(name, cell, spliced("", cell, ""))
         return None
     if kind != "after" or not name:
         raise StepError(f"%%step {line}: {USAGE}")
@@ -132,16 +132,12 @@ def _name(head: str) -> str:
     return words[-1] if words else ""
 
 
-def as_file(cell: str) -> str:
-    return f'#line 1 "{CELL}"\n{cell}'
-
-
 def spliced(base: str, cell: str, file: str) -> str:
     """The base, the text of a file, with the definitions of the cell in place of its own. What the base does not
     define comes before the first that it does. A cell with a descriptor is a whole file. Lines keep their numbers in
     the cell and in the file."""
     if IS_STEP.search(cell):
-        return as_file(cell)
+        return f'#line 1 "{CELL}"\n{cell}'
     own, known = definitions(cell), definitions(base)
     lines, mine = base.split("\n"), cell.rstrip("\n").split("\n")
     places: dict[int, Definition] = {}

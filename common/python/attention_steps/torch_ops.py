@@ -209,8 +209,8 @@ def _attention(q, k, v, mask, causal, scale, step, backward):
     stream = torch._C._cuda_getCurrentRawStream(device.index)
     *beside, _kept = _beside(plan, mask, device, stream) if mask or plan.workspace else (None, None, None, None)
     addresses = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), lse.data_ptr()
-    call = plan.library.library.step_forward
-    call(plan.c, *beside, plan.workspace, *addresses, stream, None, None, None)
+    forward = plan.library.library.step_forward
+    forward(plan.c, *beside, plan.workspace, *addresses, stream, None, None, None)
     return o, lse
 
 
@@ -256,10 +256,10 @@ def _decode(q, k, v, lengths, page_table, scales, causal, scale, step, schedule)
     elif schedule.numel() != plan.workspace + plan.prepared:
         raise StepError("schedule: is of another step, or of tensors of other shapes")
     table, stride = (None, 0) if page_table is None else (page_table.data_ptr(), page_table.stride(0))
-    inputs = q.data_ptr(), k.data_ptr(), v.data_ptr(), lengths.data_ptr(), table, stride
-    of_scales = [x.data_ptr() for x in scales] or [None, None]
-    kept = schedule.data_ptr()
-    tensors = DecodeTensors(*inputs, *of_scales, o.data_ptr(), lse.data_ptr(), kept, kept + plan.workspace)
+    cache = k.data_ptr(), v.data_ptr(), lengths.data_ptr(), table, stride
+    factors = [x.data_ptr() for x in scales] or (None, None)
+    kept = schedule.data_ptr(), schedule.data_ptr() + plan.workspace
+    tensors = DecodeTensors(q.data_ptr(), *cache, *factors, o.data_ptr(), lse.data_ptr(), *kept)
     stream = torch._C._cuda_getCurrentRawStream(device.index)
     plan.library.library.step_decode(plan.c, plan.page_size, tensors, stream)
     return o, lse
@@ -279,17 +279,18 @@ def _scheduled(q: Tensor, k: Tensor, plan: Plan, lengths: Tensor, page_table: Te
 
 
 def _numpy(x: Tensor) -> np.ndarray:
-    types = {torch.float16: np.float16, torch.bfloat16: np.uint16, torch.float8_e4m3fn: np.uint8}
-    return x.detach().contiguous().view(torch.uint8).numpy().view(types[x.dtype])
+    """A view of its numbers, where NumPy has none of its kind of their bits."""
+    x, bits = x.detach().contiguous(), {torch.bfloat16: torch.uint16, torch.float8_e4m3fn: torch.uint8}
+    return x.view(bits.get(x.dtype, x.dtype)).numpy()
 
 
 def _tensor(x: np.ndarray, like: Tensor) -> Tensor:
-    return _like(like).copy_(torch.from_numpy(x.view(np.int16)).view(like.dtype))
+    return _like(like).copy_(torch.from_numpy(x).view(like.dtype))
 
 
-def _simulated(kind: str, q: Tensor, mask: list[Tensor], step: str) -> Step:
+def _simulated(kind: str, q: Tensor, dtype: torch.dtype, masks: tuple[str, ...], step: str) -> Step:
     deterministic = torch.are_deterministic_algorithms_enabled()
-    return numpy_step(step or fastest(kind, q.shape[3], DTYPES[q.dtype], FORMS[len(mask)], SIMULATED, deterministic))
+    return numpy_step(step or fastest(kind, q.shape[3], DTYPES[dtype], masks, SIMULATED, deterministic))
 
 
 def _numpy_mask(mask: list[Tensor], causal: bool, q: Tensor, k: Tensor) -> object:
@@ -303,27 +304,26 @@ def _numpy_mask(mask: list[Tensor], causal: bool, q: Tensor, k: Tensor) -> objec
 
 @torch.library.impl("attention_steps::attention", "cpu")
 def _attention_cpu(q, k, v, mask, causal, scale, step, backward):
-    called = _simulated("forward", q, mask, step)
+    called = _simulated("forward", q, q.dtype, FORMS[len(mask)], step)
     o, lse = called(*map(_numpy, (q, k, v)), mask=_numpy_mask(mask, causal, q, k), scale=scale)
     return _tensor(o, q), torch.from_numpy(lse)
 
 
 @torch.library.impl("attention_steps::attention_backward", "cpu")
 def _backward_cpu(d_o, q, k, v, o, lse, mask, causal, scale, step):
-    called = _simulated("backward", q, mask, step)
-    arrays = map(_numpy, (q, k, v, d_o, o))
-    found = called(*arrays, lse.numpy(), mask=_numpy_mask(mask, causal, q, k), scale=scale)
+    called = _simulated("backward", q, q.dtype, FORMS[len(mask)], step)
+    found = called(*map(_numpy, (q, k, v, d_o, o, lse)), mask=_numpy_mask(mask, causal, q, k), scale=scale)
     return tuple(_tensor(x, like) for x, like in zip(found, (q, k, v)))
 
 
 @torch.library.impl("attention_steps::decode", "cpu")
 def _decode_cpu(q, k, v, lengths, page_table, scales, causal, scale, step, schedule):
-    called = numpy_step(step or fastest("decode", q.shape[3], DTYPES[k.dtype], DECODE, SIMULATED))
-    cache = dict(zip(("k_scales", "v_scales"), (x.numpy() for x in scales)))
+    called = _simulated("decode", q, k.dtype, DECODE, step)
+    cache = zip(("lengths", "k_scales", "v_scales"), map(_numpy, (lengths, *scales)))
     if page_table is not None:  # as many columns as the longest sequence needs
-        cache["page_table"] = page_table[:, : -(-int(lengths.max()) // k.shape[1]) or None].numpy()
+        cache = [*cache, ("page_table", _numpy(page_table[:, : -(-int(lengths.max()) // k.shape[1]) or None]))]
     mask = "causal" if causal else "full"
-    o, lse = called(*map(_numpy, (q, k, v)), lengths=lengths.numpy(), mask=mask, scale=scale, **cache)
+    o, lse = called(*map(_numpy, (q, k, v)), mask=mask, scale=scale, **dict(cache))
     return _tensor(o, q), torch.from_numpy(lse)
 
 
@@ -332,7 +332,7 @@ def _decode_cpu(q, k, v, lengths, page_table, scales, causal, scale, step, sched
 
 @torch.library.register_fake("attention_steps::attention")
 @torch.library.register_fake("attention_steps::decode")
-def _output_fake(q, *_):
+def _forward_fake(q, *_others):
     return _like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
@@ -409,10 +409,9 @@ def attention(
     if causal + (spans is not None) + bool(blocks) > 1:
         raise StepError("causal, spans, blocks: at most one may be given")
     if spans is not None:
-        b, h, n, two = spans.shape
-        right = b in (1, of_q[0]) and h in (1, of_q[1]) and (n, two) == (of_q[2], 2)
-        if spans.dtype != torch.int32 or not right:
-            raise StepError(f"spans: {spans.dtype} {[*spans.shape]}, must be int32 [B or 1, Hq or 1, {q.shape[2]}, 2]")
+        b, h, *rows = spans.shape
+        if spans.dtype != torch.int32 or b not in (1, of_q[0]) or h not in (1, of_q[1]) or rows != [of_q[2], 2]:
+            raise StepError(f"spans: {spans.dtype} {[*spans.shape]}, must be int32 [B or 1, Hq or 1, {of_q[2]}, 2]")
         blocks = [spans.contiguous()]
     scale = of_q[3] ** -0.5 if scale is None else float(scale)
     inputs = q, k, v, blocks or [], causal, scale, step, backward
@@ -452,7 +451,7 @@ def decode(
     if heads % kv_heads or heads // kv_heads > GROUP_SIZE or not 1 <= n <= NEW_QUERIES:
         raise StepError(f"q: has {heads} heads and {n} rows, must have 1 to 16 times {kv_heads} heads and 1 to 16 rows")
     if page_table is None and k.shape[0] != b or page_table is not None and k.shape[1] not in PAGE_SIZES:
-        raise StepError(f"k: has the shape {[*k.shape]}, must be [{b}, Hkv, longest, D], or pages of 16, .. 256 keys")
+        raise StepError(f"k: has the shape {[*k.shape]}, must be [{b}, Hkv, longest, D], or pages of 16 to 256 keys")
     scales = [x for x in (k_scales, v_scales) if x is not None]
     if len(scales) != 2 * (k.dtype == torch.float8_e4m3fn):
         raise StepError("k_scales, v_scales: must be given with a cache in e4m3, and with no other")
@@ -553,25 +552,23 @@ def use_in_transformers(name: str = "steps") -> None:
     AttentionMaskInterface.register(name, _mask_for_transformers)
 
 
-def _mask_for_transformers(batch_size, q_length, kv_length, q_offset=0, mask_function=None, device=None, **more):
+def _mask_for_transformers(batch_size, q_length, kv_length, q_offset=0, mask_function=None, **more) -> Tensor | None:
     """What the layers of a pass get as their mask: the lengths of the cache for a few new tokens, the spans of more
     tokens in a cache of fixed size, or nothing."""
     from transformers import masking_utils
 
     if mask_function not in (None, masking_utils.causal_mask_function, masking_utils.bidirectional_mask_function):
         raise StepError("steps take only the causal mask of transformers, and none")
-    if (padding := more.get("attention_mask")) is not None and not bool(padding.all()):
+    if more.get("attention_mask") is not None and not bool(more["attention_mask"].all()):
         raise StepError("attention_mask: padding is not taken; pack the sequences, or run them one by one")
     # The length of a cache of fixed size may be known on the GPU alone.
-    fixed = isinstance(q_offset, Tensor) or kv_length != q_offset + q_length
+    fixed, device = isinstance(q_offset, Tensor) or kv_length != q_offset + q_length, more.get("device")
     if mask_function is masking_utils.bidirectional_mask_function or not fixed and q_offset == 0:
         return None
     if q_length <= NEW_QUERIES:
         return torch.zeros(batch_size, dtype=torch.int32, device=device) + (q_offset + q_length)
-    if not fixed:
-        return None
     ends = torch.arange(1, q_length + 1, dtype=torch.int32, device=device) + q_offset
-    return torch.stack([torch.zeros_like(ends), ends], -1).to(torch.int32)[None, None]
+    return torch.stack([0 * ends, ends], -1).to(torch.int32)[None, None] if fixed else None
 
 
 def _for_transformers(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **more):
