@@ -2,8 +2,8 @@
  * @file
  * One step as a shared library, libstepNN.so, for callers that are not written in C: the step, and
  * the functions of the CUDA runtime that its callers need. library.py and plots/bench/device.py
- * declare the same structures and functions. A function that can fail returns NULL on success, or an
- * error message that is valid until the next call.
+ * declare the same structures and functions. A function that can fail returns NULL on success, or
+ * an error message that is valid until the next call.
  */
 #include <stdio.h>
 
