@@ -176,7 +176,7 @@ PYTHON = """
 .. autoclass:: Step()
    :members: __call__, lab, facts, source
 .. autoclass:: Lab()
-   :members: conflicts, traffic, verdict, map, table, frame, plot, compare, annotated
+   :members: conflicts, traffic, verdict, table, frame, plot, compare, annotated
 .. autoclass:: Line()
 .. autoclass:: attention_steps.report.Counts()
    :members: sectors, wavefronts, conflicts
@@ -185,6 +185,8 @@ PYTHON = """
 .. autoexception:: BuildError
 .. currentmodule:: attention_steps.torch_ops
 .. autofunction:: attention
+.. autofunction:: decode
+.. autofunction:: decode_schedule
 .. autofunction:: document_spans
 .. autofunction:: blocks_of
 .. autofunction:: scaled_dot_product_attention

@@ -12,6 +12,9 @@ $(if $(filter x0 x1,$(subst $() ,,x$(QUICK))),,$(error QUICK=$(QUICK): must be 0
 ## make variants          what each idea of a step gives: measures the variants of steps in steps/variants (GPU)
 ## make walk              the stages of one kernel that docs/profiling.md leads through
 ## make train TEXT=FILE   train a small language model on a text, by the steps and by PyTorch's attention (GPU)
+## make packed TEXT=FILE  the same on whole documents: packed, with a mask, and padded (GPU)
+## make generate          tokens by the decode steps in a model of transformers; WEIGHTS=FILE.gguf (GPU)
+## make model STEP=10c    what a step gives a whole model, and attention's share of the time (GPU)
 ## make profile           count one pass of STEP=03 with Nsight Compute (GPU); PROBLEM="-n 1024 -d 64": another problem
 ## make sass              the machine code of STEP=03, and what it is made of (nvcc, no GPU)
 ## make ptx               the PTX of STEP=03
@@ -19,7 +22,7 @@ $(if $(filter x0 x1,$(subst $() ,,x$(QUICK))),,$(error QUICK=$(QUICK): must be 0
 ## make pictures          draw the pictures of the pages on the steps, into docs/pictures
 ## make real-input        run every step on tests/data and on random inputs, for docs/real-input.md
 ## make libraries         every step as a shared library, for callers in Python
-.PHONY: libraries bench ceilings builds variants train profile sass ptx plots readme pictures \
+.PHONY: libraries bench ceilings builds variants train packed generate model profile sass ptx plots readme pictures \
 	real-input lab
 COMPILE_NOTHING += pictures plots readme
 
@@ -108,10 +111,19 @@ variants: $(TIMED_STEPS) $(TIMED_LIBRARIES) $(if $(filter cuda,$(BACKEND)),$(VAR
 	$(times_need_gpu)
 	@$(BENCH_PYTHON) -m plots.bench.variants $(BUILD) $(COMMIT)
 
-train:
+train packed:
 	$(times_need_gpu)
 	@test -f "$(TEXT)" || { echo "make $@: TEXT=$(TEXT): must be a file with a text to learn" >&2; exit 2; }
-	@$(BENCH_PYTHON) -m plots.tools.train "$(TEXT)"
+	@$(BENCH_PYTHON) -m plots.tools.$@ "$(TEXT)"
+
+generate:
+	$(times_need_gpu)
+	@$(BENCH_PYTHON) -m plots.tools.generate $(if $(WEIGHTS),--weights "$(WEIGHTS)")
+
+model:
+	$(times_need_gpu)
+	@test -n "$(STEP)" || { echo "make $@: STEP= names the step, as in STEP=10c" >&2; exit 2; }
+	@$(BENCH_PYTHON) -m plots.tools.model $(STEP)
 
 # --- What a profiler and the compiler report of one step ----------------------------------------------
 

@@ -1,9 +1,9 @@
 /**
  * @file
  * One step as a shared library, libstepNN.so, for callers that are not written in C: the step, and
- * the functions of the CUDA runtime that its callers need. library.py declares the same
- * structures and functions. A function that can fail returns NULL on success, or an error message
- * that is valid until the next call.
+ * the functions of the CUDA runtime that its callers need. library.py and plots/bench/device.py
+ * declare the same structures and functions. A function that can fail returns NULL on success, or
+ * an error message that is valid until the next call.
  */
 #include <stdio.h>
 
@@ -240,14 +240,15 @@ EXPORTED unsigned step_caches(void) {
   return step.decode == NULL ? 0 : step.caches;
 }
 
-/** K and V are compact, or in compact pages if `page_size` is not 0. */
+/** K and V are [batch, kv_heads, kv_len, head_dim], or [pages, page_size, kv_heads, head_dim] if
+ * `page_size` is not 0; strides are of batch or page, head and row. */
 static Problem decode_problem(const Shape *s, int page_size) {
   Shape in_16_bits = *s;
   in_16_bits.e4m3 = false;
   Problem p = problem_of(&in_16_bits, NULL);
   p.kv_dtype = s->e4m3 ? DTYPE_E4M3 : p.dtype;
   p.page_size = page_size;
-  if (page_size > 0) { /* [pages, page_size, kv_heads, head_dim] */
+  if (page_size > 0 && s->strides[0].row == 0) {
     const int64_t row = (int64_t)s->kv_heads * s->head_dim;
     p.k_strides = p.v_strides = (Strides){page_size * row, s->head_dim, row};
   }
@@ -268,16 +269,17 @@ EXPORTED const char *step_decode_bytes(const Shape *shape, int page_size, size_t
 }
 
 /** Enqueues the schedule of these lengths, if the step has one. */
-EXPORTED const char *step_schedule(const Shape *shape, int page_size,
-                                   const DecodeTensors *tensors) {
+EXPORTED const char *step_schedule(const Shape *shape, int page_size, const DecodeTensors *tensors,
+                                   cudaStream_t stream) {
   const Problem p = decode_problem(shape, page_size);
-  return step.schedule == NULL ? NULL : sentence(step.schedule(&p, tensors, NULL));
+  return step.schedule == NULL ? NULL : sentence(step.schedule(&p, tensors, stream));
 }
 
 /** Enqueues a decode pass. */
-EXPORTED const char *step_decode(const Shape *shape, int page_size, const DecodeTensors *tensors) {
+EXPORTED const char *step_decode(const Shape *shape, int page_size, const DecodeTensors *tensors,
+                                 cudaStream_t stream) {
   const Problem p = decode_problem(shape, page_size);
-  return sentence(step.decode(&p, tensors, NULL));
+  return sentence(step.decode(&p, tensors, stream));
 }
 
 /** Makes a CUDA graph of a decode pass. */

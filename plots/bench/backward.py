@@ -6,9 +6,10 @@ from importlib import import_module
 
 import numpy as np
 
-from common.python.attention_steps.library import BackwardTensors, Device, Memory, StepLibrary
+from common.python.attention_steps.library import BackwardTensors
 from plots.bench.cases import DENSE, MASK_BLOCK, Case
 from plots.bench.contestants import BaselineCall, Inputs, Mask, Outputs, StepCall, head_of
+from plots.bench.device import Device, Memory, StepLibrary
 from plots.bench.exact import sampled_rows
 from tests.lib.gradients import answers
 from tests.lib.problem import Problem

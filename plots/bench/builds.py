@@ -13,9 +13,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from common.python.attention_steps.library import Device, StepLibrary
 from plots.bench.cases import Case
 from plots.bench.contestants import Inputs, Mask, Outputs, StepCall, saved_masks
+from plots.bench.device import Device, StepLibrary
 from plots.bench.turns import Stopwatch, Times
 
 ROUNDS, WARM_UPS = 21, 2

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from common.python.attention_steps.arrays import to_16_bits
-from common.python.attention_steps.library import BlockMask, Device, Memory, StepLibrary, block_mask, span_mask
+from common.python.attention_steps.library import BlockMask, block_mask, span_mask
 from plots.bench.cases import DENSE, MASK_BLOCK, Case
+from plots.bench.device import Device, Memory, StepLibrary
 from plots.bench.exact import HeadResult
 from plots.bench.turns import reason_of
 from tests.lib import masks
@@ -22,6 +22,15 @@ from tests.lib.reference import as_doubles, to_e4m3
 # The workspace of steps that need one; with a smaller one they make more passes.
 WORKSPACE_BYTES = 8 << 30
 SEED = 1
+
+
+def to_16_bits(x: np.ndarray, dtype: str) -> np.ndarray:
+    """The 16 bits of each number, rounded to fp16 or bf16."""
+    if dtype == "fp16":
+        with np.errstate(over="ignore"):
+            return x.astype(np.float16).view(np.uint16)
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
 class Inputs:
@@ -212,12 +221,12 @@ class StepCall:
 
     def contestant(self, entries: int) -> Contestant:
         """The pass as a Contestant; `entries` is the number of unmasked entries in all heads."""
-        ceiling, traffic = self.step.ceiling(self.shape, self.more.get("mask"))
+        name, traffic = self.step.ceiling(self.shape, self.more.get("mask"))
         must_move = sum(memory.size for memory in self.tensors()) + traffic * entries
         fields = {
             "step": self.step.name,
             "must_move_bytes": must_move,
-            "ceiling": ceiling,
+            "ceiling": name,
             **(self.mask.fields(self.step) if self.mask else {}),
         }
         return Contestant(self.step.name, fields, self, self.outputs.head)

@@ -9,8 +9,9 @@ from functools import cached_property
 
 import numpy as np
 
-from common.python.attention_steps.library import DecodeTensors, Device, DeviceError, Memory, Shape, StepLibrary
+from common.python.attention_steps.library import DecodeTensors, Shape
 from plots.bench.contestants import SEED, Contestant, to_16_bits
+from plots.bench.device import Device, DeviceError, Graph, Memory, StepLibrary
 from plots.bench.exact import Exact, HeadResult
 from plots.bench.turns import Plan, Stopwatch, measure, reason_of
 from tests.lib.decode import drawn_lengths
@@ -84,7 +85,7 @@ class DecodeCase:
     def shape(self) -> Shape:
         e4m3 = self.kv_dtype == "e4m3"
         sizes = self.batch, self.heads, self.kv_heads, self.seqlen, self.longest(), self.head_dim
-        return Shape(*sizes, self.dtype == "bf16", True, e4m3)
+        return Shape(*sizes, self.dtype == "bf16", True, e4m3=e4m3)
 
     def fields(self) -> dict:
         """The fields of its records; the mask is causal."""
@@ -269,7 +270,7 @@ class DecodeCall:
     def __call__(self) -> None:
         self.step.decode(self.shape, self.page_size, self.tensors)
 
-    def graph(self) -> Callable[[], None]:
+    def graph(self) -> Graph:
         return self.step.graph(self.shape, self.page_size, self.tensors)
 
     def contestant(self) -> Contestant:

@@ -26,7 +26,6 @@ from pathlib import Path
 
 import numpy as np
 
-from common.python.attention_steps.library import Device, DeviceError, StepLibrary
 from plots.bench.backward import (
     BACKWARD_BASELINES,
     BackwardBaseline,
@@ -58,6 +57,7 @@ from plots.bench.decode import (
     decode_line,
     quick_decode_cases,
 )
+from plots.bench.device import Device, DeviceError, StepLibrary
 from plots.bench.exact import Exact
 from plots.bench.turns import QUICK, Measured, Plan, Stopwatch, measure, reason_of
 from tests.lib.steps import source_of

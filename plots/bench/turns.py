@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from common.python.attention_steps.library import Device, DeviceError
+from plots.bench.device import Device, DeviceError
 
 WARM_UPS = 2
 FLUSH_BYTES = 512 << 20  # either half is larger than any L2

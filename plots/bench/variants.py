@@ -13,8 +13,8 @@ import sys
 from datetime import date
 from pathlib import Path
 
-from common.python.attention_steps.library import StepLibrary
 from plots.bench.cases import DENSE, Case, case
+from plots.bench.device import StepLibrary
 from plots.bench.run import Benchmark
 from plots.bench.turns import Plan
 from plots.sections import with_section

@@ -5,10 +5,12 @@ The model reads bytes. All runs start from the same weights and see the same bat
 kernels that round in another order end with losses that differ a little, and so may the steps.
 
 Usage: python3 -m plots.tools.train TEXT [--iterations 500] [--length 4096] [--batch 4] [--layers 4] [--width 512]
+                                    [--seed 1] [--attention steps fa2 cudnn math]
 """
 
 import argparse
 import contextlib
+import statistics
 import time
 from pathlib import Path
 
@@ -20,7 +22,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from common.python import attention_steps
 
 HEAD_DIM = 64
-SEED = 1
 PYTORCH = {"fa2": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH}
 
 
@@ -34,12 +35,12 @@ class Layer(nn.Module):
         self.projections, self.output = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         b, n, width = x.shape
         # [B, N, 3, H, D]: Q, K and V of all heads are views of it.
         packed = self.projections(self.before(x)).view(b, n, 3, -1, HEAD_DIM)
         q, k, v = packed.permute(2, 0, 3, 1, 4)
-        o = self.attend(q, k, v).transpose(1, 2).reshape(b, n, width)
+        o = self.attend(q, k, v, mask).transpose(1, 2).reshape(b, n, width)
         x = x + self.output(o)
         return x + self.mlp(self.between(x))
 
@@ -50,66 +51,118 @@ class Model(nn.Module):
         self.bytes, self.places = nn.Embedding(256, width), nn.Embedding(length, width)
         for table in (self.bytes, self.places):
             nn.init.normal_(table.weight, std=0.02)
-        self.layers = nn.Sequential(*(Layer(width, attend) for _ in range(layers)))
+        self.layers = nn.ModuleList(Layer(width, attend) for _ in range(layers))
         self.end = nn.LayerNorm(width)
 
-    def forward(self, text: torch.Tensor) -> torch.Tensor:
-        x = self.layers(self.bytes(text) + self.places.weight[: text.shape[1]])
+    def forward(self, text: torch.Tensor, place: torch.Tensor | None = None, spans: torch.Tensor | None = None):
+        """The scores of the byte that follows each. Documents that are packed one after the other have the `place` of
+        each byte in its document, and the `spans` of keys that are of the same one."""
+        x = self.bytes(text) + (self.places.weight[: text.shape[1]] if place is None else self.places(place))
+        for layer in self.layers:
+            x = layer(x, spans)
         return self.end(x) @ self.bytes.weight.T
 
 
 def attention_of(name: str):
-    """Causal attention by the steps, or by a kernel of PyTorch."""
-    if name == "steps":
-        return lambda q, k, v: attention_steps.scaled_dot_product_attention(q, k, v, is_causal=True)
+    """Causal attention by the steps, which also take spans, or by a kernel of PyTorch."""
 
-    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def by_steps(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, spans: torch.Tensor | None) -> torch.Tensor:
+        return attention_steps.attention(q, k, v, causal=spans is None, spans=spans)[0]
+
+    def by_pytorch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _) -> torch.Tensor:
         with sdpa_kernel(PYTORCH[name]):
             return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-    return attend
+    return by_steps if name == "steps" else by_pytorch
 
 
-def train(name: str, text: torch.Tensor, options: argparse.Namespace) -> tuple[float, float]:
-    """The mean loss of the last tenth of the iterations, and tokens per second after the first tenth."""
-    device = text.device
-    torch.manual_seed(SEED)
-    model = Model(options.width, options.layers, options.length, attention_of(name)).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4, betas=(0.9, 0.95))
-    starts = torch.Generator().manual_seed(SEED)
-    place, tenth, losses = torch.arange(options.length + 1, device=device), max(1, options.iterations // 10), []
-    wait = torch.cuda.synchronize if device.type == "cuda" else contextlib.nullcontext
-    for i in range(options.iterations):
-        if i == tenth:
-            wait()
-            begin = time.perf_counter()
-        first = torch.randint(0, len(text) - options.length - 1, (options.batch, 1), generator=starts).to(device)
-        batch = text[first + place]
-        with torch.autocast(device.type, torch.bfloat16):
-            scores = model(batch[:, :-1])
-        loss = functional.cross_entropy(scores.float().flatten(0, 1), batch[:, 1:].flatten())
-        optimizer.zero_grad()
+class Run:
+    """A model that learns a text with the attention of this name."""
+
+    def __init__(self, name: str, text: torch.Tensor, options: argparse.Namespace) -> None:
+        self.text, self.options, self.losses = text, options, []
+        torch.manual_seed(options.seed)
+        self.starts = torch.Generator().manual_seed(options.seed)
+        self.place = torch.arange(options.length + 1, device=text.device)
+        self.model = Model(options.width, options.layers, options.length, attention_of(name)).to(text.device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=6e-4, betas=(0.9, 0.95))
+
+    def step(self) -> None:
+        """One batch of sequences that begin anywhere in the text."""
+        last = len(self.text) - self.options.length - 1
+        first = torch.randint(0, last, (self.options.batch, 1), generator=self.starts).to(self.text.device)
+        batch = self.text[first + self.place]
+        self.learn(batch[:, 1:], batch[:, :-1])
+
+    def learn(self, following: torch.Tensor, *inputs) -> None:
+        """Makes the bytes that follow the inputs more likely; those that are -100 do not count."""
+        with torch.autocast(self.text.device.type, torch.bfloat16):
+            scores = self.model(*inputs)
+        loss = functional.cross_entropy(scores.float().flatten(0, 1), following.flatten())
+        self.optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        losses.append(loss.detach())
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.losses.append(loss.detach())
+
+    def loss(self, last: int) -> float:
+        """The mean of the last iterations."""
+        return float(torch.stack(self.losses[-last:]).mean())
+
+
+def seconds(run: Run, iterations: int) -> float:
+    """The time of so many iterations."""
+    wait = torch.cuda.synchronize if run.text.device.type == "cuda" else contextlib.nullcontext
     wait()
-    tokens = (options.iterations - tenth) * options.batch * options.length
-    return float(torch.stack(losses[-tenth:]).mean()), tokens / (time.perf_counter() - begin)
+    begin = time.perf_counter()
+    for _ in range(iterations):
+        run.step()
+    wait()
+    return time.perf_counter() - begin
+
+
+def in_turns(runs: dict[str, Run], iterations: int) -> dict[str, float]:
+    """Lets the runs do a tenth of the iterations by turns, so that a change of the GPU's clock meets all of them.
+    Returns the median time of an iteration of each; the first tenth is not counted."""
+    tenth, times = max(1, iterations // 10), []
+    for turn in range(1, iterations // tenth + 1):
+        times.append({name: seconds(run, tenth) for name, run in runs.items()})
+        losses = ", ".join(f"{name} {run.loss(tenth):.4f}" for name, run in runs.items())
+        print(f"{turn * tenth} iterations, loss: {losses}", flush=True)
+    return {name: statistics.median(turn[name] for turn in times[1:]) / tenth for name in runs}
+
+
+def parser_of(text: str) -> argparse.ArgumentParser:
+    """The options of a script that begins with this text."""
+    parser = argparse.ArgumentParser(description=text.split("\n\n")[0])
+    parser.add_argument("text", type=Path)
+    for name, default in (
+        ("iterations", 500),
+        ("length", 4096),
+        ("batch", 4),
+        ("layers", 4),
+        ("width", 512),
+        ("seed", 1),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    return parser
+
+
+def read(path: Path) -> torch.Tensor:
+    """The bytes of a file, as numbers on the GPU if there is one."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8).to(device, torch.long)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("text", type=Path)
-    for name, default in (("iterations", 500), ("length", 4096), ("batch", 4), ("layers", 4), ("width", 512)):
-        parser.add_argument(f"--{name}", type=int, default=default)
+    parser = parser_of(__doc__)
     parser.add_argument("--attention", nargs="+", default=["steps", "fa2", "cudnn"], choices=["steps", *PYTORCH])
     options = parser.parse_args()
-    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    text = torch.frombuffer(bytearray(options.text.read_bytes()), dtype=torch.uint8).to(device, torch.long)
-    for name in options.attention:
-        loss, speed = train(name, text, options)
-        print(f"{name:6} loss {loss:.4f}, {speed:.4g} tokens a second", flush=True)
+    text = read(options.text)
+    runs = {name: Run(name, text, options) for name in options.attention}
+    for name, time_of_one in in_turns(runs, options.iterations).items():
+        loss, tokens = runs[name].loss(options.iterations // 10), options.batch * options.length
+        print(f"{name:6} loss {loss:.4f}, {tokens / time_of_one:.4g} tokens a second", flush=True)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ $(EXERCISE_FOLDER)/%.o: private SIMT_FLAGS := $(CHECKED_EXERCISE) -include $(EXE
 SAME_STEP := steps/exercises/link.ld
 
 $(EXERCISE_INCLUDE)/headers.h.gch: steps/exercises/headers.h $(BUILD)/flags | $(SHARED_HEADERS)
-	@mkdir -p $(@D) && ln -sfn $(abspath $<) $(@D)
+	@mkdir -p $(@D) && ln -sfnr $< $(@D)
 	$(Q)$(CXX) $(CHECKED_EXERCISE) -MMD -MP -MT $@ -x c++-header $< -o $@
 
 JUDGES := $(BUILD)/judge $(BUILD)/judge_e4m3 $(BUILD)/judge_backward $(BUILD)/judge_spans \

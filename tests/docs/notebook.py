@@ -11,7 +11,7 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
-from tests.lib.programs import REPOSITORY
+from tests.lib.programs import REPOSITORY, built_commit
 
 NOTEBOOK = REPOSITORY / "docs/classroom.ipynb"
 
@@ -36,12 +36,16 @@ def run(copy: Path) -> nbformat.NotebookNode:
     ).execute(env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")})
     notebook.metadata = about
     for output in (output for cell in notebook.cells for output in cell.get("outputs", [])):
-        if "text" in output:
-            output.text = output.text.replace(f"{REPOSITORY}/", "")
+        for texts, name in (
+            (output, "text"),
+            *((output.get("data", {}), name) for name in ("text/html", "text/plain")),
+        ):
+            if name in texts:
+                texts[name] = texts[name].replace(f"{REPOSITORY}/", "")
     return notebook
 
 
 if __name__ == "__main__":
-    os.environ["BACKEND"] = "cpu"
+    os.environ |= {"BACKEND": "cpu", "COMMIT": built_commit()}  # the copy shares what is built, and has no commit
     with tempfile.TemporaryDirectory() as scratch:
         nbformat.write(run(Path(scratch)), NOTEBOOK)

@@ -4,19 +4,20 @@ Run it where PyTorch is: python3 -m pytest tests/gpu/test_torch_ops.py
 """
 
 import argparse
-import ctypes
 import functools
 import math
 import random
 import time
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from common.python import attention_steps  # noqa: E402
 from common.python.attention_steps import StepError, torch_ops  # noqa: E402
-from plots.tools import train  # noqa: E402
+from common.python.attention_steps.library import DecodeTensors  # noqa: E402
+from plots.tools import packed, train  # noqa: E402
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -26,6 +27,7 @@ CALLS = 300 if GPU else 12
 MOST = {torch.float16: 1.5e-3, torch.bfloat16: 1.2e-2}
 OPERATOR = torch.ops.attention_steps.attention.default
 BACKWARD = torch.ops.attention_steps.attention_backward.default
+DECODE = torch.ops.attention_steps.decode.default
 
 
 def reference(q, k, v, attended):
@@ -94,7 +96,8 @@ def problem(number: int) -> dict:
             h_kv * draw_from.choice([1, 1, 2, 4]),
             h_kv,
             draw_from.randint(1, longest),
-            draw_from.randint(1, longest),
+            # With one key dQ and dK are 0 but for rounding, so that no distance is relative to them.
+            max(2, draw_from.randint(1, longest)),
             draw_from.choice([64, 128] if spans else [16, 32, 40, 64, 64, 96, 128, 128, 200, 256]),
         ),
         "dtype": draw_from.choice(list(MOST)),
@@ -168,19 +171,33 @@ def test_documents_attend_to_themselves() -> None:
     assert both.tolist() == [[[[0, 2], [0, 2], [2, 4], [2, 4]]]]
 
 
+def dense(tensors, q_len: int, kv_len: int):
+    """The boolean mask of the five tensors of a block mask."""
+    counts, indices, types, tile_indices, tiles = (x.cpu() for x in tensors)
+    q_block, kv_block = tiles.shape[1:]
+    batches, heads, q_blocks = counts.shape
+    found = torch.zeros(batches, heads, q_blocks * q_block, -(-kv_len // kv_block) * kv_block, dtype=torch.bool)
+    for b, h, row in np.ndindex(counts.shape):
+        for slot in range(counts[b, h, row]):
+            at, first_q, first_k = (b, h, row, slot), row * q_block, indices[b, h, row, slot] * kv_block
+            block = tiles[tile_indices[at]] if types[at] == torch_ops.PARTIAL else types[at] == torch_ops.FULL
+            found[b, h, first_q : first_q + q_block, first_k : first_k + kv_block] = block
+    return found[..., :q_len, :kv_len].to(DEVICE)
+
+
 def test_masks_of_flex_attention() -> None:
     """A rule that is no span of keys, and lengths that no block divides."""
     flex = pytest.importorskip("torch.nn.attention.flex_attention")
 
     def rule(b, h, q, k):
-        return ((q >= k) & ((q - k) % 7 < 4)) | (k < 20 * (h + 1))
+        return ((q >= k) & ((q - k) % 7 < 4)) | (k < 20 * (h + 1)) | (q > 500)
 
-    n, n_kv = (700, 900) if GPU else (150, 200)
-    block_mask = flex.create_block_mask(rule, None, 4, n, n_kv, device=DEVICE, BLOCK_SIZE=128 if GPU else 64)
-    blocks = attention_steps.blocks_of(block_mask)
+    n, n_kv = 700, 900
+    blocks = attention_steps.blocks_of(flex.create_block_mask(rule, None, 4, n, n_kv, device=DEVICE, BLOCK_SIZE=128))
+    place = torch.arange(n_kv, device=DEVICE)
+    attended = rule(0, torch.arange(4, device=DEVICE)[:, None, None], place[:n, None], place)
+    assert torch.equal(dense(blocks, n, n_kv)[0], attended) and {2, 3} <= {*blocks[2].unique().tolist()}
     q, k, v = inputs(n=n, n_kv=n_kv)
-    place = torch.arange(max(n, n_kv), device=DEVICE)
-    attended = rule(0, torch.arange(4, device=DEVICE)[:, None, None], place[:n, None], place[:n_kv])
     found = attention_steps.attention(q, k, v, blocks=blocks)[0]
     assert distance(found, reference(q, k, v, attended)) < MOST[torch.float16]
     with pytest.raises(StepError, match="no backward step takes D = 64, fp16 and the masks full, causal, blocks"):
@@ -201,6 +218,99 @@ def test_refusals() -> None:
             call()
 
 
+# --- Decode ---------------------------------------------------------------------------------------------
+
+
+def cache(number: int) -> tuple[list, dict, list, str]:
+    """A random call of decode(): q, k, v and lengths; the other arguments; K and V in fp64; and what it is."""
+    draw_from = random.Random(number)
+    kind, d = draw_from.choice(["contiguous", "rows first", "pages", "view of pages"]), draw_from.choice([64, 128, 256])
+    dtype, e4m3 = draw_from.choice([torch.float16, torch.bfloat16]), draw_from.random() < 0.3
+    b, h_kv, n = draw_from.randint(1, 4), draw_from.choice([1, 2, 3]), draw_from.choice([1, 1, 1, 2, 5, 16])
+    h = h_kv * draw_from.choice([1, 2, 4, 8, 16])
+    longest = draw_from.randint(n, 2000 if GPU else 150)
+    lengths = torch.tensor([draw_from.choice([longest, draw_from.randint(0, longest)]) for _ in range(b)])
+    more = {"causal": draw_from.random() < 0.8, "scale": draw_from.choice([None, 0.2])}
+    k, v = (draw(b, h_kv, longest, d, seed=number + i, dtype=dtype) for i in (1, 2))
+    exact = [k.double(), v.double()]
+    if e4m3:
+        k, v = (x.to(torch.float8_e4m3fn) for x in (k, v))
+        scales = [0.5 + torch.rand(b, h_kv, generator=torch.Generator().manual_seed(i)).to(DEVICE) for i in (1, 2)]
+        more |= {"k_scales": scales[0], "v_scales": scales[1]}
+        exact = [scale.double()[:, :, None, None] * x.double() for scale, x in zip(scales, (k, v), strict=True)]
+    for b_, length in enumerate(lengths.tolist()):  # what comes after a length is not read
+        for x in (k, v):
+            x[b_, :, length:].view(torch.uint8).fill_(0x7F)  # NaN
+    if kind == "rows first":
+        k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (k, v))
+    elif kind != "contiguous":
+        size = draw_from.choice([16, 32, 64, 128, 256])
+        count = -(-longest // size)
+        order = torch.randperm(b * count, generator=torch.Generator().manual_seed(number))
+        more["page_table"] = order.view(b, count).to(DEVICE, torch.int32)
+        pages = []
+        for x in (k, v):
+            whole = torch.zeros(b, h_kv, count * size, d, dtype=dtype, device=DEVICE).to(x.dtype)
+            whole[:, :, :longest] = x
+            made = torch.empty_like(whole.view(b * count, size, h_kv, d))
+            made[order.to(DEVICE)] = whole.view(b, h_kv, count, size, d).permute(0, 2, 3, 1, 4).flatten(0, 1)
+            pages.append(made)
+        k, v = torch.stack(pages, 1).unbind(1) if kind == "view of pages" else pages
+    q = as_view(draw(b, h, n, d, dtype=dtype, seed=number), draw_from.choice(VIEWS))
+    what = (
+        f"{number} {kind} {dtype} e4m3={e4m3} B={b} heads {h}/{h_kv} Nq={n} D={d} lengths {lengths.tolist()} {[*more]}"
+    )
+    return [q, k, v, lengths.to(DEVICE, torch.int32)], more, exact, what
+
+
+def decoded(q, k, v, lengths, more: dict):
+    """O in fp64 of K and V [B, Hkv, longest, D]."""
+    key = torch.arange(k.shape[2], device=DEVICE)
+    ends = lengths[:, None]
+    if more["causal"]:
+        ends = ends - q.shape[2] + 1 + torch.arange(q.shape[2], device=DEVICE)
+    attended = (key < ends[..., None])[:, None].expand(-1, -1, q.shape[2], -1)
+    factor = 1 if more["scale"] is None else more["scale"] * q.shape[3] ** 0.5
+    return reference(q.double() * factor, k, v, attended)
+
+
+def test_random_decode_calls_are_right() -> None:
+    """Views, pages, caches in e4m3, lengths that differ, several new tokens; with a schedule and without."""
+    found = []
+    for number in range(CALLS // 3):
+        tensors, more, exact, what = cache(number)
+        o, lse = attention_steps.decode(*tensors, **more)
+        expected = decoded(tensors[0], *exact, tensors[3], more)
+        if not distance(o, expected) <= MOST[o.dtype]:
+            found.append(f"{what}: {distance(o, expected):.2g}")
+        of_lengths = {name: more[name] for name in ("page_table", "causal") if name in more}
+        schedule = attention_steps.decode_schedule(tensors[0], tensors[1], tensors[3], **of_lengths)
+        again = [attention_steps.decode(*tensors, **more, schedule=schedule) for _ in range(2)]
+        if not all(torch.equal(o, x) and torch.equal(lse, y) for x, y in again):
+            found.append(f"{what}: other bits with a schedule")
+    assert not found, "\n".join(found)
+
+
+def small_cache() -> tuple:
+    """q, k, v and lengths."""
+    q, k, v = inputs(n=2)
+    return q, k, v, torch.tensor([101, 40], dtype=torch.int32, device=DEVICE)
+
+
+def test_what_decode_refuses() -> None:
+    q, k, v, lengths = small_cache()
+    byte = k.to(torch.float8_e4m3fn)
+    for call, why in (
+        (lambda: attention_steps.decode(q, k, v, lengths.long()), r"lengths: torch.int64 \[2\], must be"),
+        (lambda: attention_steps.decode(q.repeat(1, 1, 9, 1), k, v, lengths), "18 rows, must have"),
+        (lambda: attention_steps.decode(q, byte, byte, lengths), "must be given with a cache in e4m3"),
+        (lambda: attention_steps.decode(q, k[:1], v[:1], lengths), "longest, D], or pages of 16"),
+        (lambda: attention_steps.decode(q.requires_grad_(), k, v, lengths), "decode has no gradient"),
+    ):
+        with pytest.raises(StepError, match=why):
+            call()
+
+
 # --- What PyTorch asks of an operator -------------------------------------------------------------------
 
 
@@ -213,6 +323,10 @@ def test_opcheck(kind: str) -> None:
         o, lse = (x.detach() for x in OPERATOR(q, k, v, mask, not mask, 0.125, "", ""))
         tensors = (o, q.detach(), k.detach(), v.detach(), o, lse)
         torch.library.opcheck(BACKWARD, (*tensors, mask, not mask, 0.125, ""))
+
+
+def test_opcheck_of_decode() -> None:
+    torch.library.opcheck(DECODE, (*small_cache(), None, [], True, 0.125, "", None))
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=NEEDS_GPU)])
@@ -233,8 +347,8 @@ def test_views_are_read_where_they_are() -> None:
     for kind in VIEWS:
         view = as_view(x, kind)
         copied = kind in ("odd address", "columns first")
-        assert (torch_ops._aligned(view).data_ptr() != view.data_ptr()) == copied, kind
-        assert torch.equal(torch_ops._aligned(view), x)
+        assert (torch_ops._compact(view).data_ptr() != view.data_ptr()) == copied, kind
+        assert torch.equal(torch_ops._compact(view), x)
 
 
 # --- On a GPU -------------------------------------------------------------------------------------------
@@ -292,6 +406,30 @@ def test_a_cuda_graph(masked: bool) -> None:
 
 
 @NEEDS_GPU
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_a_cuda_graph_of_decode(scheduled: bool) -> None:
+    """Captured once, and replayed when the cache is longer, by the schedule that the graph makes."""
+    q, k, v, lengths = small_cache()
+
+    def layers() -> list:
+        schedule = attention_steps.decode_schedule(q, k, lengths) if scheduled else None
+        return [attention_steps.decode(q + i, k, v, lengths, schedule=schedule)[0] for i in range(3)]
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        layers()
+    side.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = layers()
+    for longer in ([101, 40], [3, 101], [77, 2]):
+        lengths.copy_(torch.tensor(longer, dtype=torch.int32))
+        for _ in range(2):
+            graph.replay()
+        assert all(torch.equal(x, y) for x, y in zip(captured, layers(), strict=True))
+
+
+@NEEDS_GPU
 def test_two_streams_at_once() -> None:
     """Steps whose blocks take tiles from a counter need one for each stream."""
     q, k, v = inputs(b=8, n=2000, n_kv=2000, d=128)
@@ -323,13 +461,10 @@ def test_host_time_of_a_call() -> None:
     """At most 25 us more than the call of the library with everything at hand."""
     q, k, v = inputs(b=1, h=1, h_kv=1, n=64, n_kv=64)
     o, lse = attention_steps.attention(q, k, v)
-    name = torch_ops._step_for("forward", q, [], "")
-    strides = tuple(x.stride() for x in (q, k, v, o))
-    plan = torch_ops._plan(name, q.device.index, q.shape, k.shape, strides, False, False, 64**-0.5, ())
+    plan = torch_ops._plan_of("forward", "", (q, k, v), [], False, 0.125)
     workspace = torch.zeros(max(plan.workspace, 1), dtype=torch.uint8, device=DEVICE)
     addresses = [x.data_ptr() for x in (workspace, q, k, v, o, lse)]
-    function, c = plan.library.library.step_forward, ctypes.byref(plan.c)
-    stream = torch.cuda.current_stream().cuda_stream
+    function, c, stream = plan.library.library.step_forward, plan.c, torch.cuda.current_stream().cuda_stream
 
     def direct() -> None:
         assert function(c, None, None, addresses[0], plan.workspace, *addresses[1:], stream, None, None, None) is None
@@ -337,21 +472,68 @@ def test_host_time_of_a_call() -> None:
     wanted = [x.requires_grad_() for x in inputs(b=1, h=1, h_kv=1, n=64, n_kv=64)]
     times = {
         "library": host_us(direct),
-        "operator": host_us(lambda: torch.ops.attention_steps.attention(q, k, v, [], False, 0.125, "", "")),
         "attention()": host_us(lambda: attention_steps.attention(q, k, v)),
         "with autograd": host_us(lambda: attention_steps.attention(*wanted)),
+        "by torch.ops": host_us(lambda: OPERATOR(q, k, v, [], False, 0.125, "", "")),
         "PyTorch's": host_us(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v)),
+        "PyTorch's with autograd": host_us(lambda: torch.nn.functional.scaled_dot_product_attention(*wanted)),
     }
     print("\nhost us:", ", ".join(f"{what} {us:.1f}" for what, us in times.items()))
+    assert times["attention()"] - times["library"] <= 25
+
+
+@NEEDS_GPU
+def test_host_time_of_decode() -> None:
+    """Likewise, with a schedule."""
+    q, k, v, lengths = small_cache()
+    o, lse = attention_steps.decode(q, k, v, lengths)
+    schedule = attention_steps.decode_schedule(q, k, lengths)
+    plan = torch_ops._decode_plan((q, k, v), None, True, 0.125, "")
+    kept = schedule.data_ptr(), schedule.data_ptr() + plan.workspace
+    cache = q.data_ptr(), k.data_ptr(), v.data_ptr(), lengths.data_ptr(), None, 0, None, None
+    tensors = DecodeTensors(*cache, o.data_ptr(), lse.data_ptr(), *kept)
+    function, stream = plan.library.library.step_decode, torch.cuda.current_stream().cuda_stream
+
+    def direct() -> None:
+        assert function(plan.c, 0, tensors, stream) is None
+
+    times = {
+        "library": host_us(direct),
+        "operator": host_us(lambda: DECODE(q, k, v, lengths, None, [], True, 0.125, "", schedule)),
+        "decode()": host_us(lambda: attention_steps.decode(q, k, v, lengths, schedule=schedule)),
+        "without a schedule": host_us(lambda: attention_steps.decode(q, k, v, lengths)),
+    }
+    print("\nhost us of decode:", ", ".join(f"{what} {us:.1f}" for what, us in times.items()))
     assert times["operator"] - times["library"] <= 25
+
+
+def settings(**changed: int) -> argparse.Namespace:
+    """Of a small model and a short training."""
+    return argparse.Namespace(
+        **{"iterations": 20, "length": 64, "batch": 1, "layers": 1, "width": 128, "seed": 1} | changed
+    )
 
 
 def test_a_model_learns_the_same() -> None:
     """The training script, with the attention of the steps and with PyTorch's."""
-    options = argparse.Namespace(iterations=20, length=64, batch=1, layers=1, width=128)
     text = torch.tensor(list(b"In the beginning was the word, and it was read by bytes. " * 20), device=DEVICE)
-    (own, speed), (expected, _) = (train.train(name, text, options) for name in ("steps", "math"))
-    assert speed > 0 and expected < 4.5 and abs(own - expected) < 0.01
+    runs = {name: train.Run(name, text, settings()) for name in ("steps", "math")}
+    assert all(seconds > 0 for seconds in train.in_turns(runs, 20).values())
+    own, expected = (run.loss(2) for run in runs.values())
+    assert expected < 4.5 and abs(own - expected) < 0.01
+
+
+def test_packed_documents_learn_the_same() -> None:
+    """Documents that are packed, with spans, and padded, without: the same loss, from the same weights."""
+    text = b"".join(b"%d:1 verse\n%d:2 verses of chapter %d\n" % (3 * (n,)) for n in range(30)) + b"a line\n"
+    assert packed.documents_of(text, 20)[-2:] == [b"29:1 verse\n29:2 verse", b"a line\n"]
+    text = torch.tensor(list(text), device=DEVICE)
+    runs = [packed.Documents(kind, text, settings(length=96)) for kind in ("packed", "padded math")]
+    for run in runs:
+        train.seconds(run, 8)
+    assert runs[0].tokens == runs[1].tokens and max(runs[0].tokens) > 64
+    own, expected = (torch.stack(run.losses).tolist() for run in runs)
+    assert max(abs(x - y) for x, y in zip(own, expected, strict=True)) < 0.02 and own[-1] < own[0] - 0.3
 
 
 @functools.cache
@@ -359,25 +541,29 @@ def transformers():
     return pytest.importorskip("transformers")
 
 
-def test_a_model_of_transformers() -> None:
-    """Random weights: prefill, and tokens one at a time with the cache, as with PyTorch's attention."""
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_a_model_of_transformers(cache: str) -> None:
+    """Random weights: prefill, and more tokens with the cache, as with PyTorch's attention."""
     attention_steps.use_in_transformers()
     config = transformers().LlamaConfig(
         vocab_size=50, hidden_size=128, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, head_dim=64, max_position_embeddings=64,
     )  # fmt: skip
     torch.manual_seed(0)
-    tokens = torch.randint(0, 50, (1, 12), device=DEVICE)
+    tokens = torch.randint(0, 50, (2, 30), device=DEVICE)
     logits, state = [], None
     for implementation in ("sdpa", "steps"):
         model = transformers().LlamaForCausalLM._from_config(config, attn_implementation=implementation)
         state = state or {name: 0.2 * torch.randn_like(x) for name, x in model.state_dict().items()}
         model.load_state_dict(state)
         model = model.to(DEVICE, torch.float16).eval()
+        kept = transformers().DynamicCache() if cache == "dynamic" else transformers().StaticCache(config, 40)
         with torch.no_grad():
-            first = model(tokens[:, :9], use_cache=True)
-            cache, parts = first.past_key_values, [first.logits]
-            for i in range(9, 12):
-                parts.append(model(tokens[:, i : i + 1], past_key_values=cache, use_cache=True).logits)
-        logits.append(torch.cat(parts, 1))
+            parts = tokens.split([20, 3, 1, 1, 5], 1)
+            logits.append(torch.cat([model(x, past_key_values=kept, use_cache=True).logits for x in parts], 1))
     assert distance(logits[1], logits[0].double()) < 10 * MOST[torch.float16]
+    with torch.no_grad(), pytest.raises(StepError, match="padding is not taken"):
+        model(tokens, attention_mask=torch.ones_like(tokens).index_fill(1, torch.tensor([0], device=DEVICE), 0))
+    packed = torch.arange(30, device=DEVICE).remainder(15)[None].expand(2, -1)
+    with torch.no_grad(), pytest.raises(StepError, match="only the causal mask"):
+        model(tokens, position_ids=packed, use_cache=False)

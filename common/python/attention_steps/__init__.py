@@ -16,14 +16,16 @@ from .report import Lab, Line, Problem
 from .steps import Step, build, step
 
 # What needs PyTorch is imported when it is first used.
-_LAZY = ("attention", "blocks_of", "document_spans", "scaled_dot_product_attention", "use_in_transformers")
+_LAZY = "attention", "blocks_of", "decode", "decode_schedule", "document_spans"
+_LAZY += "scaled_dot_product_attention", "use_in_transformers"
 
 __all__ = ["BuildError", "Lab", "Line", "Problem", "Step", "StepError", "build", "names", "step", *_LAZY]
 
 
 def __getattr__(name: str) -> object:
     if name in _LAZY:
-        return getattr(import_module(".torch_ops", __name__), name)
+        globals()[name] = getattr(import_module(".torch_ops", __name__), name)
+        return globals()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -2,8 +2,11 @@
 
 import fcntl
 import os
+import shutil
 import subprocess
+from contextlib import suppress
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -11,6 +14,10 @@ HERE = Path(__file__).resolve().parent
 
 class StepError(ValueError):
     """A request that a step refuses; its text is the line that the program prints."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: no lines of the package."""
+        return [f"{type(self).__name__}: {self}"]
 
 
 class BuildError(StepError):
@@ -34,43 +41,45 @@ def names() -> list[str]:
     return sorted({path.name[4:].partition("_")[0] for path in (root() / "steps").glob("step*_*.cu")})
 
 
-def build_folder(backend: str = "cpu") -> Path:
-    """`backend` is cpu, or that of a GPU as in cuda-sm_90. ATTENTION_STEPS_BUILD names another folder than
-    build/cpu; what is there is not built again."""
-    given = os.environ.get("ATTENTION_STEPS_BUILD")
-    return Path(given) if given and backend == "cpu" else root() / "build" / backend
-
-
 def built(*files: str, backend: str = "cpu") -> list[Path]:
-    """Files of a build, up to date: those of an installed package are, and others are left to make."""
-    folder = build_folder(backend)
+    """Files of a build, up to date: those of an installed package are, and others are left to make. `backend` is cpu,
+    or that of a GPU as in cuda-sm_90. ATTENTION_STEPS_BUILD names another folder than build/cpu, as it is."""
+    own, given = root() / "build" / backend, os.environ.get("ATTENTION_STEPS_BUILD")
+    folder = Path(given) if given and backend == "cpu" else own
     paths = [folder / file for file in files]
-    if is_installed():
-        _date_files()
-    as_they_are = is_installed() or folder != root() / "build" / backend
-    if not as_they_are or not all(path.exists() for path in paths):
+    if not (is_installed() or folder != own) or not all(path.exists() for path in paths):
         make(*(str(path.relative_to(root())) for path in paths), backend=backend)
     return paths
 
 
 def environment(backend: str = "cpu") -> dict[str, str]:
     """For make: it is called by nobody else, and compiles nothing again because of another commit or compiler."""
+    workshop(backend)
     found = os.environ | {"MAKEFLAGS": "", "MAKELEVEL": "0", "WERROR": "0"}  # an unfinished kernel may have warnings
     if (commit := root() / "build" / backend / "commit.h").exists():
         found["COMMIT"] = commit.read_text().split('"')[1]
     if is_installed():
+        _date_files()
         found["CXX"] = (root() / "compiler").read_text()
     return found
 
 
+def workshop(backend: str = "cpu") -> Path:
+    """The folder where make works. Raises BuildError if it cannot be written."""
+    folder = root() / "build" / backend
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise BuildError(f"{folder}: cannot be written; to compile kernels, install the package where you may write")
+    return folder
+
+
 def make(*words: str, backend: str = "cpu") -> str:
     """Calls make, one process at a time. Returns what it prints."""
+    if not shutil.which("make"):
+        raise BuildError("make not found. Install it: sudo apt-get install make g++")
     name, _, arch = backend.partition("-")
-    build = root() / "build" / backend
-    build.mkdir(parents=True, exist_ok=True)
-    if is_installed():
-        _date_files()
-    with open(build / "python.lock", "w") as lock:
+    with open(workshop(backend) / "python.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = subprocess.run(
             ["make", "--no-print-directory", f"-j{os.cpu_count()}", f"BACKEND={name}", *words]
@@ -88,22 +97,15 @@ def make(*words: str, backend: str = "cpu") -> str:
     return done.stdout
 
 
-@cache
 def _date_files() -> None:
-    """pip gives all files the time of the installation, in no order: reports would not quote the sources, and make
-    would compile everything again. So what was built becomes younger than all sources, once."""
-    build = root() / "build" / "cpu"
-    if (done := build / "dated").exists():
+    """pip gives all files the time of the installation, in no order, and make would compile everything again. So what
+    was built becomes younger than all sources, once. What was made for an earlier installation stays older."""
+    done, installed = root() / "dated", (root() / "compiler").stat().st_mtime
+    if done.exists() and done.stat().st_mtime >= installed:
         return
-    for path in root().rglob("*"):
-        if path.is_file():
-            time = 1e9 + path.is_relative_to(build)
+    for file in metadata.files("attention_steps"):
+        path = Path(file.locate()).resolve()
+        if path.is_relative_to(root()):
+            time = installed - 2 + path.is_relative_to(root() / "build")
             os.utime(path, (time, time))
-    for program in (build / "rewrite_launches", *build.glob("step*")):
-        program.chmod(0o755)
     done.touch()
-
-
-def source(step: str) -> Path:
-    """The file of a step; `step` is a name as in names()."""
-    return next((root() / "steps").glob(f"step{step}_*.cu"))

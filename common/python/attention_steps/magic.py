@@ -1,12 +1,13 @@
 """Cells of a notebook that hold a changed kernel: %%step after=04, or an exercise: %%step exercise=ex05."""
 
 import html
+import linecache
 import re
 import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from . import gallery
@@ -15,7 +16,12 @@ from .report import Lab
 from .steps import Step, build, step
 
 # What a cell is checked with, unless it names options: whole tiles; incomplete ones, masked, and grouped heads.
-CASES = ("-n 256", "-n 100 -k 133 -G 1 --mask causal")
+CASES = ("-n 256 -H 1", "-n 100 -k 133 -G 1 --mask causal")
+DECODE_CASES = ("-k 256", "-b 2 -n 3 -H 4 -G 2 --lengths 133,70")
+LIMIT = "--time-limit=30"  # seconds, of a kernel that never ends
+# What the compiler and the lab call a cell.
+CELL = "cell.cu"
+IS_STEP = re.compile(r"^const Step step = ", re.MULTILINE)
 USAGE = "must begin with after=NN, the step that the cell changes, or exercise=exNN; options of the program may follow"
 
 
@@ -30,7 +36,9 @@ def source_magic(shell: object, line: str) -> None:
     or structure, and %step_source ex05 with the file that an exercise starts from."""
     name, *wanted = line.split() or [""]
     if name.startswith(("ex", "broken")):
-        shell.set_next_input(f"%%step exercise={name}\n{_classroom('start', name)}")
+        text = _classroom("start", name)
+        print(next((gallery.root() / "steps/exercises").glob(f"{name}_*.md")).read_text())
+        shell.set_next_input(f"%%step exercise={name}\n{text}")
         return
     text = source_of(name)
     for part in wanted:
@@ -50,10 +58,15 @@ def cell_magic(line: str, cell: str) -> object:
             file.write(cell)
             file.flush()
             print(_classroom("check", name, file.name), end="")
+        if not IS_STEP.search(cell):  # a program of chapter 0
+            return None
+        with suppress(BuildError):  # which the check has told
+            return examined(name, cell, spliced("", cell, ""))
         return None
     if kind != "after" or not name:
         raise StepError(f"%%step {line}: {USAGE}")
-    return changed(name, cell, options)
+    base = step(name)
+    return examined(name, cell, spliced(base.source, cell, str(base.path.relative_to(gallery.root()))), options, base)
 
 
 def source_of(name: str) -> str:
@@ -93,7 +106,7 @@ def definitions(text: str) -> list[Definition]:
     nowhere, but each definition must begin on a line of its own."""
     code = re.sub(r"/\*.*?\*/", lambda match: re.sub(r"[^\n]", " ", match[0]), text, flags=re.DOTALL)
     lines = [re.sub(r'//.*|"(?:[^"\\]|\\.)*"', "", line) for line in code.split("\n")]
-    found, start, depth, body = [], None, 0, ""
+    originals, found, start, depth, body = text.split("\n"), [], None, 0, ""
     for number, line in enumerate(lines):
         if start is None and (not line.strip() or line.startswith("#")):
             continue
@@ -101,16 +114,12 @@ def definitions(text: str) -> list[Definition]:
         depth += sum(line.count(c) for c in "({") - sum(line.count(c) for c in ")}")
         body += line + "\n"
         if depth == 0 and line.rstrip().endswith((";", "}")):
+            while start > 0 and re.match(r" ?\*|/\*|//", originals[start - 1]):
+                start -= 1
             head = " ".join(body.partition("{")[0].partition(";")[0].split())
-            found.append(Definition(_name(head), head, _with_comments(text.split("\n"), start), number + 1))
+            found.append(Definition(_name(head), head, start, number + 1))
             start, body = None, ""
     return found
-
-
-def _with_comments(lines: list[str], start: int) -> int:
-    while start > 0 and re.match(r" ?\*|/\*|//", lines[start - 1]):
-        start -= 1
-    return start
 
 
 def _name(head: str) -> str:
@@ -123,18 +132,17 @@ def _name(head: str) -> str:
     return words[-1] if words else ""
 
 
-def spliced(base: str, cell: str) -> tuple[str, Callable[[int], int]]:
-    """The base with the definitions of the cell in place of its own, and the line of the cell for a line of that, 0
-    for others. What the base does not define comes before the first that it does. A cell with a descriptor is a
-    whole file."""
-    if re.search(r"^const Step step = ", cell, re.MULTILINE):
-        return cell, lambda line: line
+def spliced(base: str, cell: str, file: str) -> str:
+    """The base, the text of a file, with the definitions of the cell in place of its own. What the base does not
+    define comes before the first that it does. A cell with a descriptor is a whole file. Lines keep their numbers in
+    the cell and in the file."""
+    if IS_STEP.search(cell):
+        return f'#line 1 "{CELL}"\n{cell}'
     own, known = definitions(cell), definitions(base)
-    lines = [(text, 0) for text in base.split("\n")]
-    mine = [(text, number) for number, text in enumerate(cell.rstrip("\n").split("\n"), 1)]
+    lines, mine = base.split("\n"), cell.rstrip("\n").split("\n")
     places: dict[int, Definition] = {}
     inside = {number for item in own for number in range(item.first, item.end)}
-    fresh = [line for number, line in enumerate(mine) if line[0].startswith("#") and number not in inside]
+    fresh = [line for number, line in enumerate(mine) if line.startswith("#") and number not in inside]
     for item in own:
         same = [other for other in known if other.head == item.head]
         same = same or [other for other in known if other.name == item.name]
@@ -143,83 +151,58 @@ def spliced(base: str, cell: str) -> tuple[str, Callable[[int], int]]:
         if same:
             places[known.index(same[0])] = item
         else:
-            fresh += mine[item.first : item.end]
+            fresh += [f'#line {item.first + 1} "{CELL}"', *mine[item.first : item.end]]
     if not places:
-        names = ", ".join(item.name for item in known)
-        raise StepError(f"the cell defines nothing that the step has: {names}")
+        raise StepError(f"the cell defines nothing that the step has: {', '.join(item.name for item in known)}")
     for at in sorted(places, reverse=True):
-        item = places[at]
-        before = fresh if at == min(places) else []
-        lines[known[at].first : known[at].end] = before + mine[item.first : item.end]
-    return "\n".join(text for text, _ in lines), lambda line: lines[line - 1][1] if 0 < line <= len(lines) else 0
+        old, new = known[at], places[at]
+        text = [f'#line {new.first + 1} "{CELL}"', *mine[new.first : new.end], f'#line {old.end + 1} "{file}"']
+        lines[old.first : old.end] = (fresh if at == min(places) else []) + text
+    return "\n".join([f'#line 1 "{file}"', *lines])
 
 
 # --- What a cell shows ----------------------------------------------------------------------------------
 
 
 @dataclass
-class Changed:
-    """A changed step: `own` is the Step, `lab` what its run showed, `base` the same of the step that it changes."""
+class Examined:
+    """A cell: `own` is its Step, `lab` what a run of it showed, and `base` the same of the step that it changes."""
 
     own: Step
     lab: Lab
-    base: Lab
+    base: Lab | None
     options: str
     cell: str
-    number_of: Callable[[int], int]
-
-    @property
-    def file(self) -> str:
-        return self.own.program.with_suffix(".cu").name
-
-    def differences(self) -> str:
-        """The counts that changed, a line each."""
-        changes = self.lab.compare(self.base)
-        return "\n".join(f"{name:28} {before:>12} -> {after}" for name, (before, after) in changes.items())
 
     def __str__(self) -> str:
-        return "\n".join(
-            filter(
-                None,
-                [
-                    f"{self.lab.verdict()} ({self.options})",
-                    self.lab.why.rstrip(),
-                    *(in_cell(str(problem), self.own.source, self.number_of) for problem in self.lab.findings),
-                    self.differences() or f"all counts are those of {self.base.step}",
-                ],
-            )
-        )
+        said = [f"{self.lab.verdict()} ({self.options})", self.lab.why.rstrip(), *map(str, self.lab.findings)]
+        if self.base:
+            changes = self.lab.compare(self.base).items()
+            said += [f"{name:28} {before:>12} -> {after}" for name, (before, after) in changes]
+            said += [] if changes else [f"all counts are those of {self.base.step}"]
+        return "\n".join(filter(None, said))
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        text = html.escape(str(self))
-        return f"<pre>{text}</pre>{self.lab.annotated(self.cell, self.file, self.number_of)}"
+        return f"<pre>{html.escape(str(self))}</pre>{self.lab.annotated(self.cell, CELL)}"
 
 
-def in_cell(text: str, source: str, number_of: Callable[[int], int]) -> str:
-    """Names the lines of a file that a cell became part of by those of the cell, or shows those of the step."""
-
-    def place(match: re.Match) -> str:
-        line = int(match[1])
-        return f"cell:{number}" if (number := number_of(line)) else f"`{source.splitlines()[line - 1].strip()}`"
-
-    return re.sub(r"\S*/cell_\w+\.cu:(\d+)", place, text)
-
-
-def changed(name: str, cell: str, options: str = "") -> Changed:
-    """Builds a cell on a step, runs it with the options, or with CASES until one shows something, and compares its
-    counts with those of the step."""
-    base = step(name)
-    text, number_of = spliced(source_of(name), cell)
+def examined(name: str, cell: str, text: str, options: str = "", base: Step | None = None) -> Examined:
+    """Builds a cell, which became this text, and runs it with the options, or with CASES until one shows something. Its
+    counts are compared with those of `base`, the step that it changes."""
+    lines = cell.splitlines(True)
+    linecache.cache[str(gallery.root() / CELL)] = len(cell), None, lines, CELL  # where reports find its text
     try:
         own = build(f"cell_{name}.cu", text)
     except BuildError as error:
-        raise BuildError(in_cell(str(error), text, number_of)) from None
-    dims = base.facts["head_dims"]
+        at = re.match(rf"{CELL}:(\d+):", str(error))
+        raise BuildError(f"{error}\n{lines[int(at[1]) - 1].rstrip()}" if at else str(error)) from None
+    dims = own.facts["head_dims"]
     dim = "" if dims == "any" or 64 in dims else f" -d {dims[-1]}"
-    for case in [options] if options.strip() else [f"{case}{dim}" for case in CASES]:
-        lab = own.lab(case)
+    cases = DECODE_CASES if own.facts["kind"] == "decode" else CASES
+    for case in [options] if options.strip() else [case + dim for case in cases]:
+        lab = own.lab(LIMIT, case)
         if not lab.right or lab.findings:
             break
-    return Changed(own, lab, base.lab(case), " ".join(shlex.split(case)), cell, number_of)
+    return Examined(own, lab, base and base.lab(LIMIT, case), " ".join(shlex.split(case)), cell)

@@ -1,15 +1,15 @@
 """What the lab counted and found in a run, as objects that print, plot and become tables."""
 
 import html
+import linecache
 import re
-from collections import Counter
-from collections.abc import Callable
+from collections import defaultdict
 from dataclasses import dataclass, field
 
-from .gallery import StepError
+from .gallery import StepError, root
 
+SIZES = "line", "launches", "blocks", "batch", "heads", "kv_heads", "seqlen", "seqlen_kv", "head_dim"
 VERDICTS = {True: "RIGHT", False: "WRONG", None: "NOT CHECKED"}
-MAP = re.compile(r" +(Map:|-?\d+,-?\d+ +\||\. right|L only)")
 
 
 class Counts(dict):
@@ -37,8 +37,13 @@ class Counts(dict):
         return self._sum("_conflicts")
 
 
-def _counts(record: dict, besides: tuple[str, ...]) -> Counts:
-    return Counts({name: n for name, n in record.items() if type(n) is int and n and name not in besides})
+def _source(record: dict) -> str:
+    """The text of a line. An installed program does not find its sources itself."""
+    return record["source"] or linecache.getline(str(root() / record["file"]), record["line"]).strip()
+
+
+def _counts(record: dict) -> Counts:
+    return Counts({name: n for name, n in record.items() if type(n) is int and n and name not in SIZES})
 
 
 @dataclass
@@ -52,13 +57,10 @@ class Line:
     counts: Counts = field(repr=False)
 
     def __str__(self) -> str:
-        what = ", ".join(
-            f"{count} {name}"
-            for name in ("sectors", "wavefronts", "conflicts")
-            if (count := getattr(self.counts, name))
-        )
-        others = ", ".join(f"{self.counts[name]} {name}" for name in ("mma", "wgmma") if self.counts[name])
-        return f"{self.file}:{self.line}  {self.source}\n    {', '.join(filter(None, (what, others))) or 'no memory'}"
+        names = "sectors", "wavefronts", "conflicts", "mma", "wgmma"
+        counts = [(getattr(self.counts, name, self.counts[name]), name) for name in names]
+        what = ", ".join(f"{count} {name}" for count, name in counts if count) or "no memory"
+        return f"{self.file}:{self.line}  {self.source}\n    {what}"
 
 
 @dataclass
@@ -77,18 +79,8 @@ class Problem:
         after = f"\n    after {self.other_place}" if self.other_place else ""
         return f"{self.what}\n    {', '.join(places)}{after}\n    {self.count} times, first: {self.where}"
 
-    @property
-    def line(self) -> int:
-        """The number of the line at fault, 0 if there is none."""
-        return int(self.place.rpartition(":")[2] or 0)
 
-
-def _problem(record: dict) -> Problem:
-    words = (record.get(name) or "" for name in ("what", "place", "calls", "other_place", "where"))
-    return Problem(*words, record.get("count") or 1)
-
-
-@dataclass
+@dataclass(repr=False)
 class Lab:
     """A run of a step on the CPU backend, checked and examined.
 
@@ -103,37 +95,32 @@ class Lab:
     notes: list[Problem]
     counts: Counts
     lines: list[Line]
-    kernels: dict[str, Counts]
-    record: dict = field(repr=False)
-    why: str = field(repr=False)
-    text: str = field(repr=False)
+    record: dict
+    why: str
+    text: str
 
     @classmethod
     def of(cls, records: list[dict], record: dict, why: str, text: str) -> "Lab":
-        kinds = {kind: [r for r in records if r["record"] == kind] for kind in ("run", "kernel", "line")}
+        kinds = defaultdict(list)
+        for r in records:
+            kinds[r["record"]].append(r)
         if not kinds["run"]:
             raise StepError(why.strip() or text.strip() or "the program wrote no report")
-        besides = ("line", "launches", "blocks", "batch", "heads", "kv_heads", "seqlen", "seqlen_kv", "head_dim")
-        lines = [Line(r["file"], r["line"], r["source"] or "", r["kernel"], _counts(r, besides)) for r in kinds["line"]]
+        lines = [Line(r["file"], r["line"], _source(r), r["kernel"], _counts(r)) for r in kinds["line"]]
         lines.sort(key=lambda line: (line.counts.sectors, line.counts.wavefronts), reverse=True)
-        return cls(
-            kinds["run"][0]["step"],
-            record.get("right"),
-            *([_problem(r) for r in records if r["record"] == kind] for kind in ("finding", "note")),
-            _counts(kinds["run"][0], besides),
-            lines,
-            {r["kernel"]: _counts(r, besides) for r in kinds["kernel"]},
-            record,
-            why,
-            text,
+        names = "what", "place", "calls", "other_place", "where"
+        findings, notes = (
+            [Problem(*(r.get(name) or "" for name in names), r.get("count") or 1) for r in kinds[kind]]
+            for kind in ("finding", "note")
         )
+        (run,) = kinds["run"]
+        return cls(run["step"], record.get("right"), findings, notes, _counts(run), lines, record, why, text)
 
     @property
     def conflicts(self) -> list[Line]:
         """The lines with bank conflicts, the worst first."""
-        return sorted(
-            (line for line in self.lines if line.counts.conflicts), key=lambda x: x.counts.conflicts, reverse=True
-        )
+        lines = (line for line in self.lines if line.counts.conflicts)
+        return sorted(lines, key=lambda line: -line.counts.conflicts)
 
     @property
     def traffic(self) -> list[Line]:
@@ -155,35 +142,31 @@ class Lab:
             ]
         )
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
 
-    def map(self) -> str:
-        """The map of wrong rows; empty if all are right."""
-        return "\n".join(line for line in self.why.splitlines() if MAP.match(line))
-
     def table(self) -> list[dict]:
-        """A row for each line of the source: its place and text, and each count that is not 0 in some line."""
-        columns = {name: None for line in self.lines for name in line.counts}
-        return [
-            {"file": line.file, "line": line.line, "source": line.source, "kernel": line.kernel}
-            | {name: line.counts[name] for name in columns}
-            for line in self.lines
-        ]
+        """A row for each line of the source: its place and text, and its counts that are not 0."""
+        places = "file", "line", "source", "kernel"
+        return [{name: getattr(line, name) for name in places} | line.counts for line in self.lines]
 
     def frame(self) -> object:
         """The table as a DataFrame; needs pandas."""
         import pandas
 
-        return pandas.DataFrame(self.table())
+        return pandas.DataFrame(self.table()).fillna(0).convert_dtypes()
 
     def plot(self, most: int = 12) -> object:
-        """Draws sectors and wavefronts of the lines with most work, conflicts apart; needs matplotlib."""
+        """A figure of the sectors and wavefronts of the lines with most of them, conflicts apart; needs matplotlib."""
         import matplotlib.pyplot as plt
 
-        lines = self.lines[:most][::-1]
+        lines = [line for line in self.lines if line.counts.sectors or line.counts.wavefronts][:most][::-1]
         labels = [f"{line.source[:48]}  {line.file.rpartition('/')[2]}:{line.line}" for line in lines]
-        figure, (left, right) = plt.subplots(1, 2, sharey=True, figsize=(10, 0.6 + 0.32 * len(lines)))
+        figure, (left, right) = plt.subplots(
+            1, 2, sharey=True, figsize=(10, 1 + 0.3 * len(lines)), layout="constrained"
+        )
         left.barh(labels, [line.counts.sectors for line in lines])
         left.set_xlabel("sectors of global memory")
         plain = [line.counts.wavefronts - line.counts.conflicts for line in lines]
@@ -192,40 +175,36 @@ class Lab:
         right.set_xlabel("wavefronts of shared memory")
         right.legend()
         figure.suptitle(self.verdict())
-        figure.tight_layout()
+        plt.close(figure)  # else a notebook shows it twice
         return figure
 
     def compare(self, other: "Lab") -> dict[str, tuple[int, int]]:
         """The counts that differ from those of another run: the other's and one's own."""
-        named = Counter(self.counts) | Counter(other.counts)
         return {
             name: (other.counts[name], self.counts[name])
-            for name in sorted(named)
-            if other.counts[name] != self.counts[name] and "_most_" not in name and name not in ("findings", "notes")
+            for name in sorted({*self.counts, *other.counts} - {"findings", "notes"})
+            if other.counts[name] != self.counts[name] and "_most_" not in name
         }
 
-    def annotated(self, source: str, file: str, number_of: Callable[[int], int] = lambda line: line) -> str:
-        """HTML of a source: counts and findings beside the lines where they happened. `number_of` gives the line of
-        `source` for a line of the file, 0 if it has none."""
-        counts: dict[int, Counts] = {}
+    def annotated(self, source: str, file: str) -> str:
+        """HTML of a source, the text of this file: counts and findings beside the lines where they happened."""
+        counts, said = defaultdict(Counts), defaultdict(dict)
         for line in self.lines:
             if line.file.endswith(file):
-                at = counts.setdefault(number_of(line.line), Counts())
                 for name, n in line.counts.items():
-                    at[name] += n
-        said: dict[int, list[str]] = {}
+                    counts[line.line][name] += n
         for problem in self.findings:
             for place in (problem.place, *re.findall(r"\S+:\d+", problem.calls)):
                 path, _, number = place.rpartition(":")
-                if path.endswith(file) and (at := number_of(int(number))):
-                    said.setdefault(at, []).append(problem.what)
+                if path.endswith(file):
+                    said[int(number)][problem.what] = True
                     break
         rows = []
         for number, text in enumerate(source.splitlines(), 1):
-            c = counts.get(number, Counts())
+            c = counts[number]
             cells = "".join(f"<td>{n or ''}</td>" for n in (c.sectors, c.wavefronts, c.conflicts))
-            style = ' style="background:#fdd;color:#000"' if number in said else ""
-            why = "".join(f"<br><b>{html.escape(what)}</b>" for what in dict.fromkeys(said.get(number, [])))
+            style = ' style="background:#fdd;color:#000"' if said[number] else ""
+            why = "".join(f"<br><b>{html.escape(what)}</b>" for what in said[number])
             code = f'<td style="text-align:left"><code style="white-space:pre">{html.escape(text)}</code>{why}</td>'
             rows.append(f"<tr{style}><td>{number}</td>{code}{cells}</tr>")
         head = "".join(f"<th>{name}</th>" for name in ("line", "source", "sectors", "wavefronts", "conflicts"))

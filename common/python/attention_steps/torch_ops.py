@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 from dataclasses import dataclass
@@ -10,18 +9,23 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from . import gallery
 from .gallery import StepError
-from .library import BackwardTensors, BlockMask, Shape, StepLibrary, block_mask, span_mask
-from .masks import dense
+from .library import MASK_FILES, BackwardTensors, BlockMask, DecodeTensors, Shape, StepLibrary, block_mask, span_mask
+from .steps import Step
 from .steps import step as numpy_step
 
-DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float8_e4m3fn: "e4m3"}
+HALVES = (torch.float16, torch.bfloat16)
 PROBLEM = "Tensor[] mask, bool causal, float scale, str step"
 SIMULATED = 90  # the compute capability of the simulator
 # The masks of a step, by the number of tensors that say what is masked.
-FORMS = {0: ["full", "causal"], 1: ["full", "causal", "spans"], 5: ["full", "causal", "blocks"]}
+FORMS = {0: ("full", "causal"), 1: ("full", "causal", "spans"), 5: ("full", "causal", "blocks")}
+DECODE = ("full", "causal", "window")
+COMPACT = torch.contiguous_format
+NEW_QUERIES, GROUP_SIZE, PAGE_SIZES = 16, 16, (16, 32, 64, 128, 256)  # the most, and all, of decode.h
 FULL, PARTIAL = 2, 3  # BlockType of block_mask.h
 
 torch.library.define(
@@ -31,12 +35,20 @@ torch.library.define(
     "attention_steps::attention_backward",
     f"(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {PROBLEM}) -> (Tensor, Tensor, Tensor)",
 )
+torch.library.define(
+    "attention_steps::decode",
+    "(Tensor q, Tensor k, Tensor v, Tensor lengths, Tensor? page_table, Tensor[] scales, bool causal, float scale,"
+    " str step, Tensor? schedule) -> (Tensor, Tensor)",
+)
 
 
 @functools.cache
-def fastest(kind: str, head_dim: int, dtype: str, masks: int, capability: int, deterministic: bool = False) -> str:
-    """The last step in the order of reading that fits: each builds on slower ones. `deterministic` is asked of a
-    backward step alone; where none of either sort fits, the other is taken."""
+def fastest(
+    kind: str, head_dim: int, dtype: str, masks: tuple[str, ...], capability: int, deterministic: bool = False
+) -> str:
+    """The last step in the order of reading that fits: each builds on slower ones. `dtype` is that of K and V of a
+    decode step. `deterministic` is asked of a backward step alone; where none of either sort fits, the other is
+    taken."""
     gallery.built(*(f"step{name}" for name in gallery.names()))
     other = ""
     for name in reversed(gallery.names()):
@@ -44,22 +56,15 @@ def fastest(kind: str, head_dim: int, dtype: str, masks: int, capability: int, d
         needs = facts["needs_compute_capability"] or 0
         runs = needs == capability if needs == 90 else max(needs, 80 if needs and dtype == "bf16" else 0) <= capability
         takes = facts["head_dims"] == "any" or head_dim in facts["head_dims"]
-        if facts["kind"] == kind and dtype in facts["dtypes"] and runs and takes and facts["masks"] == FORMS[masks]:
-            if kind == "forward" or facts["deterministic"] == deterministic:
+        takes = takes and dtype in facts["kv_dtypes" if kind == "decode" else "dtypes"]
+        if facts["kind"] == kind and runs and takes and facts["masks"] == [*masks]:
+            if kind != "backward" or facts["deterministic"] == deterministic:
                 return name
             other = other or name
     if not other:
-        what = f"D = {head_dim}, {dtype} and the masks {', '.join(FORMS[masks])}"
+        what = f"D = {head_dim}, {dtype} and the masks {', '.join(masks)}"
         raise StepError(f"no {kind} step takes {what} with compute capability {capability / 10}")
     return other
-
-
-def _step_for(kind: str, q: Tensor, mask: list[Tensor], wanted: str) -> str:
-    if wanted:
-        return numpy_step(wanted).name[4:]
-    capability = SIMULATED if q.device.type == "cpu" else _capability(q.device.index)
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    return fastest(kind, q.shape[3], DTYPES[q.dtype], len(mask), capability, deterministic)
 
 
 @functools.cache
@@ -74,19 +79,29 @@ def _like(x: Tensor) -> Tensor:
     return made if made.stride(3) == 1 else torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
-# --- On a GPU -----------------------------------------------------------------------------------------
+# --- What calls with the same problem share -------------------------------------------------------------
 
 
-@functools.lru_cache(4096)
-def _is_readable(lengths: tuple, strides: tuple) -> bool:
-    """Whether rows are contiguous and begin at multiples of 16 bytes, from an address that is one."""
-    return strides[3] == 1 and all(n == 1 or (s > 0 and s % 8 == 0) for n, s in zip(lengths[:3], strides))
+@dataclass
+class Plan:
+    """Of a step and a problem; `c` is the problem in C, `rows` a tensor of the shape of LSE without memory for it."""
+
+    library: StepLibrary
+    c: object
+    workspace: int
+    prepared: int  # the bytes of a prepared mask, or of a schedule
+    rows: Tensor
+    page_size: int
 
 
-def _aligned(x: Tensor) -> Tensor:
-    """x itself if kernels can read it, else a copy."""
-    right = x.data_ptr() % 16 == 0 and _is_readable(x.shape, x.stride())
-    return x if right else x.clone(memory_format=torch.contiguous_format)
+@functools.cache
+def _library(name: str, device: int) -> StepLibrary:
+    return StepLibrary(gallery.built(f"libstep{name}.so", backend=f"cuda-sm_{_capability(device)}")[0])
+
+
+def _are_chunks(lengths: tuple, strides: tuple, chunk: int = 8) -> bool:
+    """Whether rows are contiguous and begin at multiples of a chunk of 16 bytes, from an address that is one."""
+    return strides[3] == 1 and all(n == 1 or (s > 0 and s % chunk == 0) for n, s in zip(lengths[:3], strides))
 
 
 def _strides(lengths: tuple, strides: tuple) -> tuple[int, ...]:
@@ -94,46 +109,62 @@ def _strides(lengths: tuple, strides: tuple) -> tuple[int, ...]:
     return tuple(s if n > 1 else lengths[3] * 8 for n, s in zip(lengths[:3], strides))
 
 
-@dataclass
-class Plan:
-    """What all calls of a step with the same problem share."""
-
-    library: StepLibrary
-    shape: Shape
-    c: object
-    workspace: int
-    prepared: int
-
-
-@functools.cache
-def _library(name: str, capability: int) -> StepLibrary:
-    return StepLibrary(gallery.built(f"libstep{name}.so", backend=f"cuda-sm_{capability}")[0])
-
-
 @functools.lru_cache(4096)
-def _plan(name: str, device: int, q: tuple, k: tuple, strides: tuple, *problem) -> Plan:
-    (bf16, causal, scale, masks), (b, heads, n, d), (_, kv_heads, n_kv, _) = problem, q, k
-    strides = sum(map(_strides, (q, k, k, q), strides), ())
-    shape = Shape(b, heads, kv_heads, n, n_kv, d, bf16, causal, factor=scale, strides=strides)
-    library = _library(name, _capability(device))
-    workspace = library.workspace_bytes(shape, 1 << 62)
-    prepared = library.prepare(shape, _mask(masks, [256] * 5)) if masks else 0
-    return Plan(library, shape, shape.as_c(), workspace, prepared)
+def _plan(
+    kind: str, step: str, deterministic: bool, device: torch.device, dtype: torch.dtype, kv_dtype: torch.dtype,
+    q: tuple, k: tuple, strides: tuple, masks: tuple, causal: bool, scale: float, table: tuple = (),
+) -> Plan | None:  # fmt: skip
+    """`strides` are those of q, k, v and perhaps o; `masks` and `table` are shapes, too. None if kernels cannot read a
+    tensor where it is."""
+    if not all(_are_chunks(*x, 16 // kv_dtype.itemsize) for x in zip((q, k, k), strides)):
+        return None
+    forms = DECODE if kind == "decode" else FORMS[len(masks)]
+    name = numpy_step(step).name[4:] if step else ""
+    name = name or fastest(kind, q[3], DTYPES[kv_dtype], forms, _capability(device.index), deterministic)
+    library, (b, heads, n, d), (_, kv_heads, n_kv, _) = _library(name, device.index), q, k
+    o = strides[3] if len(strides) > 3 else _like(torch.empty_strided(q, strides[0], device="meta")).stride()
+    strides, page_size = [*strides[:3], o], 0
+    if table:  # pages are [pages, page_size, kv_heads, head_dim]: page, head and key
+        (pages, page_size, kv_heads, _), n_kv = k, table[1] * k[1]
+        k, strides[1:3] = (pages, kv_heads, page_size, d), [(s[0], s[2], s[1], 1) for s in strides[1:3]]
+    sizes, e4m3 = (b, heads, kv_heads, n, n_kv, d, dtype == torch.bfloat16, causal), kv_dtype == torch.float8_e4m3fn
+    shape = Shape(*sizes, e4m3=e4m3, scale=scale, strides=sum(map(_strides, (q, k, k, q), strides), ()))
+    if kind == "decode":
+        workspace, prepared = library.decode_bytes(shape, page_size)
+        workspace = -(-workspace // 256) * 256
+    else:
+        workspace = library.workspace_bytes(shape, 1 << 62)
+        prepared = library.prepare(shape, _mask(masks, [256] * 5)) if masks else 0
+    rows = torch.empty((), device=device).expand(q[:3])
+    return Plan(library, ctypes.byref(shape), workspace, prepared, rows, page_size)
 
 
 def _mask(shapes: tuple, addresses: list[int]) -> BlockMask:
     return span_mask(shapes[0], addresses[0]) if len(shapes) == 1 else block_mask(shapes, addresses)
 
 
+def _plan_of(kind: str, step: str, tensors: tuple[Tensor, ...], mask: list[Tensor], *problem) -> Plan | None:
+    q, k, *others = tensors
+    strides = q.stride(), k.stride(), *[x.stride() for x in others]
+    masks = tuple([x.shape for x in mask]) if mask else ()
+    deterministic = kind == "backward" and torch.are_deterministic_algorithms_enabled()
+    return _plan(kind, step, deterministic, q.device, q.dtype, k.dtype, q.shape, k.shape, strides, masks, *problem)
+
+
+# --- On a GPU -------------------------------------------------------------------------------------------
+
+
+def _compact(x: Tensor) -> Tensor:
+    return x if x.data_ptr() % 16 == 0 and _are_chunks(x.shape, x.stride()) else x.clone(memory_format=COMPACT)
+
+
 _zeroed: dict[tuple, Tensor] = {}
 
 
-def _workspace(plan: Plan, device: torch.device, stream: int) -> Tensor | None:
+def _workspace(plan: Plan, device: torch.device, stream: int) -> Tensor:
     """It must be 0 before the first pass, and each leaves it so. Passes in one stream share one, and a graph has its
     own, because it may run beside other passes."""
-    if plan.workspace == 0:
-        return None
-    if torch.cuda.is_current_stream_capturing():
+    if torch._C._cuda_isCurrentStreamCapturing():
         return torch.zeros(plan.workspace, dtype=torch.uint8, device=device)
     key = plan.library.name, device.index, stream
     kept = _zeroed.get(key)
@@ -142,57 +173,62 @@ def _workspace(plan: Plan, device: torch.device, stream: int) -> Tensor | None:
     return kept
 
 
-def _on(device: int) -> contextlib.AbstractContextManager:
-    return contextlib.nullcontext() if device == torch.cuda.current_device() else torch.cuda.device(device)
+def _beside(plan: Plan, mask: list[Tensor], device: torch.device, stream: int) -> tuple:
+    """What a pass needs beside the tensors: a mask, what is prepared of it, the workspace; and their memory."""
+    found, prepared, memory = None, None, None
+    if mask:
+        found = _mask([x.shape for x in mask], [x.data_ptr() for x in mask])
+        memory = torch.empty(max(plan.prepared, 1), dtype=torch.uint8, device=device)
+        prepared = memory.data_ptr()
+        plan.library.prepare(plan.c, found, prepared, stream)
+    kept = _workspace(plan, device, stream) if plan.workspace else None
+    return found, prepared, None if kept is None else kept.data_ptr(), (memory, kept)
 
 
-class Pass:
-    """A call on the current stream of the GPU: the plan, and the addresses of what it needs beside the tensors."""
+def _on_its_device(function):
+    """Calls a function with the device of its first tensor as the current one."""
 
-    def __init__(self, name: str, tensors: tuple[Tensor, ...], mask: list[Tensor], causal: bool, scale: float) -> None:
-        q, k, v, o = tensors
-        device, strides = q.device.index, (q.stride(), k.stride(), v.stride(), o.stride())
-        self.stream = torch._C._cuda_getCurrentRawStream(device)
-        shapes = tuple(x.shape for x in mask)
-        self.plan = _plan(name, device, q.shape, k.shape, strides, q.dtype == torch.bfloat16, causal, scale, shapes)
-        self.c = ctypes.byref(self.plan.c)
-        self.mask, self.prepared = None, None
-        if mask:
-            self.mask = _mask([x.shape for x in mask], [x.data_ptr() for x in mask])
-            self.memory = torch.empty(max(self.plan.prepared, 1), dtype=torch.uint8, device=q.device)
-            self.prepared = self.memory.data_ptr()
-            self.plan.library.prepare(self.plan.shape, self.mask, self.prepared, self.stream)
-        self.kept = _workspace(self.plan, q.device, self.stream)
-        self.workspace = None if self.kept is None else self.kept.data_ptr()
+    @functools.wraps(function)
+    def called(first, *others):
+        if first.device.index == torch._C._cuda_getDevice():
+            return function(first, *others)
+        with torch.cuda.device(first.device):
+            return function(first, *others)
+
+    return called
 
 
 @torch.library.impl("attention_steps::attention", "cuda")
+@_on_its_device
 def _attention(q, k, v, mask, causal, scale, step, backward):
-    name = _step_for("forward", q, mask, step)
-    q, k, v = _aligned(q), _aligned(k), _aligned(v)
-    o, lse = _like(q), torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-    with _on(q.device.index):
-        call = Pass(name, (q, k, v, o), mask, causal, scale)
-        addresses = (x.data_ptr() for x in (q, k, v, o, lse))
-        settings = call.c, call.mask, call.prepared, call.workspace, call.plan.workspace
-        _check(call.plan.library.library.step_forward(*settings, *addresses, call.stream, None, None, None))
+    plan, device = _plan_of("forward", step, (q, k, v), mask, causal, scale), q.device
+    if plan is None or (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16:
+        q, k, v = map(_compact, (q, k, v))
+        plan = _plan_of("forward", step, (q, k, v), mask, causal, scale)
+    o, lse = _like(q), torch.empty_like(plan.rows)
+    stream = torch._C._cuda_getCurrentRawStream(device.index)
+    *beside, _kept = _beside(plan, mask, device, stream) if mask or plan.workspace else (None, None, None, None)
+    addresses = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), lse.data_ptr()
+    forward = plan.library.library.step_forward
+    forward(plan.c, *beside, plan.workspace, *addresses, stream, None, None, None)
     return o, lse
 
 
 @torch.library.impl("attention_steps::attention_backward", "cuda")
+@_on_its_device
 def _backward(d_o, q, k, v, o, lse, mask, causal, scale, step):
-    name = _step_for("backward", q, mask, step)
     outputs = tuple(map(_like, (q, k, v)))
     # A gradient has the strides of its tensor, and dO has those of O.
     q, k, v = (_as(made, x) for made, x in zip(outputs, (q, k, v)))
-    o = _aligned(o)
+    o = _compact(o)
     d_o = _as(o, d_o)
-    with _on(q.device.index):
-        call = Pass(name, (q, k, v, o), mask, causal, scale)
-        tensors = BackwardTensors(*(x.data_ptr() for x in (q, k, v, o, lse, d_o, *outputs)), call.workspace)
-        if call.mask:
-            tensors.block_mask.contents, tensors.prepared = call.mask, call.prepared
-        _check(call.plan.library.library.step_backward(call.c, tensors, call.plan.workspace, call.stream))
+    plan = _plan_of("backward", step, (q, k, v, o), mask, causal, scale)
+    stream = torch._C._cuda_getCurrentRawStream(q.device.index)
+    found, prepared, workspace, _kept = _beside(plan, mask, q.device, stream)
+    tensors = BackwardTensors(*(x.data_ptr() for x in (q, k, v, o, lse, d_o, *outputs)), workspace)
+    if found:
+        tensors.block_mask.contents, tensors.prepared = found, prepared
+    plan.library.library.step_backward(plan.c, tensors, plan.workspace, stream)
     return outputs
 
 
@@ -201,52 +237,102 @@ def _as(like: Tensor, x: Tensor) -> Tensor:
     return x if x.stride() == like.stride() and x.data_ptr() % 16 == 0 else torch.empty_like(like).copy_(x)
 
 
-def _check(why: bytes | None) -> None:
-    if why is not None:
-        raise StepError(why.decode())
+def _decode_plan(tensors: tuple[Tensor, ...], page_table: Tensor | None, causal, scale, step) -> Plan:
+    table = () if page_table is None else page_table.shape
+    plan = _plan_of("decode", step, tensors, [], causal, scale, table)
+    if plan is None or any(x.data_ptr() % 16 for x in tensors[1:]):
+        raise StepError("k, v: their rows must be contiguous, and all strides and addresses multiples of 16 bytes")
+    return plan
+
+
+@torch.library.impl("attention_steps::decode", "cuda")
+@_on_its_device
+def _decode(q, k, v, lengths, page_table, scales, causal, scale, step, schedule):
+    q, device = _compact(q), q.device
+    plan = _decode_plan((q, k, v), page_table, causal, scale, step)
+    o, lse = _like(q), torch.empty_like(plan.rows)
+    if schedule is None:
+        schedule = _scheduled(q, k, plan, lengths, page_table)
+    elif schedule.numel() != plan.workspace + plan.prepared:
+        raise StepError("schedule: is of another step, or of tensors of other shapes")
+    table, stride = (None, 0) if page_table is None else (page_table.data_ptr(), page_table.stride(0))
+    cache = k.data_ptr(), v.data_ptr(), lengths.data_ptr(), table, stride
+    factors = [x.data_ptr() for x in scales] or (None, None)
+    kept = schedule.data_ptr(), schedule.data_ptr() + plan.workspace
+    tensors = DecodeTensors(q.data_ptr(), *cache, *factors, o.data_ptr(), lse.data_ptr(), *kept)
+    stream = torch._C._cuda_getCurrentRawStream(device.index)
+    plan.library.library.step_decode(plan.c, plan.page_size, tensors, stream)
+    return o, lse
+
+
+@_on_its_device
+def _scheduled(q: Tensor, k: Tensor, plan: Plan, lengths: Tensor, page_table: Tensor | None) -> Tensor:
+    """A workspace, 0 as its passes leave it, and a schedule."""
+    made = torch.zeros(plan.workspace + plan.prepared, dtype=torch.uint8, device=q.device)
+    tensors = DecodeTensors(lengths=lengths.data_ptr(), schedule=made.data_ptr() + plan.workspace)
+    stream = torch._C._cuda_getCurrentRawStream(q.device.index)
+    plan.library.library.step_schedule(plan.c, plan.page_size, tensors, stream)
+    return made
 
 
 # --- On the simulator ---------------------------------------------------------------------------------
 
 
 def _numpy(x: Tensor) -> np.ndarray:
-    bits = x.detach().contiguous().view(torch.int16).numpy()
-    return bits.view(np.float16 if x.dtype == torch.float16 else np.uint16)
+    """A view of its numbers, where NumPy has none of its kind of their bits."""
+    x, bits = x.detach().contiguous(), {torch.bfloat16: torch.uint16, torch.float8_e4m3fn: torch.uint8}
+    return x.view(bits.get(x.dtype, x.dtype)).numpy()
 
 
 def _tensor(x: np.ndarray, like: Tensor) -> Tensor:
-    return _like(like).copy_(torch.from_numpy(x.view(np.int16)).view(like.dtype))
+    return _like(like).copy_(torch.from_numpy(x).view(like.dtype))
+
+
+def _simulated(kind: str, q: Tensor, dtype: torch.dtype, masks: tuple[str, ...], step: str) -> Step:
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    return numpy_step(step or fastest(kind, q.shape[3], DTYPES[dtype], masks, SIMULATED, deterministic))
 
 
 def _numpy_mask(mask: list[Tensor], causal: bool, q: Tensor, k: Tensor) -> object:
     if not mask:
         return "causal" if causal else "full"
     if len(mask) > 1:
-        return dense([x.numpy() for x in mask], q.shape[2], k.shape[2])
+        return {name: x.numpy() for name, x in zip(MASK_FILES, mask)}
     place, limits = np.arange(k.shape[2]), mask[0].numpy()
     return (place >= limits[..., :1]) & (place < limits[..., 1:])
 
 
 @torch.library.impl("attention_steps::attention", "cpu")
 def _attention_cpu(q, k, v, mask, causal, scale, step, backward):
-    called = numpy_step(_step_for("forward", q, mask, step))
+    called = _simulated("forward", q, q.dtype, FORMS[len(mask)], step)
     o, lse = called(*map(_numpy, (q, k, v)), mask=_numpy_mask(mask, causal, q, k), scale=scale)
     return _tensor(o, q), torch.from_numpy(lse)
 
 
 @torch.library.impl("attention_steps::attention_backward", "cpu")
 def _backward_cpu(d_o, q, k, v, o, lse, mask, causal, scale, step):
-    called = numpy_step(_step_for("backward", q, mask, step))
-    arrays = map(_numpy, (q, k, v, d_o, o))
-    found = called(*arrays, lse.numpy(), mask=_numpy_mask(mask, causal, q, k), scale=scale)
+    called = _simulated("backward", q, q.dtype, FORMS[len(mask)], step)
+    found = called(*map(_numpy, (q, k, v, d_o, o, lse)), mask=_numpy_mask(mask, causal, q, k), scale=scale)
     return tuple(_tensor(x, like) for x, like in zip(found, (q, k, v)))
+
+
+@torch.library.impl("attention_steps::decode", "cpu")
+def _decode_cpu(q, k, v, lengths, page_table, scales, causal, scale, step, schedule):
+    called = _simulated("decode", q, k.dtype, DECODE, step)
+    cache = zip(("lengths", "k_scales", "v_scales"), map(_numpy, (lengths, *scales)))
+    if page_table is not None:  # as many columns as the longest sequence needs
+        cache = [*cache, ("page_table", _numpy(page_table[:, : -(-int(lengths.max()) // k.shape[1]) or None]))]
+    mask = "causal" if causal else "full"
+    o, lse = called(*map(_numpy, (q, k, v)), mask=mask, scale=scale, **dict(cache))
+    return _tensor(o, q), torch.from_numpy(lse)
 
 
 # --- Shapes and gradients -----------------------------------------------------------------------------
 
 
 @torch.library.register_fake("attention_steps::attention")
-def _attention_fake(q, k, v, mask, causal, scale, step, backward):
+@torch.library.register_fake("attention_steps::decode")
+def _forward_fake(q, *_others):
     return _like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
@@ -272,6 +358,24 @@ def _gradients(ctx, d_o, _):
 
 
 torch.library.register_autograd("attention_steps::attention", _gradients, setup_context=_save)
+OPERATOR = torch.ops.attention_steps.attention.default
+
+
+class Eager(torch.autograd.Function):
+    """The same, without what the dispatcher does for each call."""
+
+    setup_context = staticmethod(_save)
+
+    @staticmethod
+    def forward(q, *others):
+        if q.is_cuda and type(q) is Tensor and torch._C._len_torch_dispatch_stack() == 0:
+            return _attention(q, *others)
+        with torch._C._AutoDispatchBelowAutograd():
+            return OPERATOR(q, *others)
+
+    @staticmethod
+    def backward(ctx, *d_outputs):
+        return *_gradients(ctx, *d_outputs)[:3], None, None, None, None, None
 
 
 # --- What users call ----------------------------------------------------------------------------------
@@ -295,26 +399,85 @@ def attention(
     a mask: `document_spans()` makes those of packed documents. `blocks` are the lists of a block mask, which
     `blocks_of()` makes of FlexAttention's; no backward step takes them. `step` and `backward` name steps, else the last that
     fit are called. dQ, dK and dV come from autograd; LSE has no gradient."""
-    if q.dtype not in DTYPES or {q.dtype, k.dtype, v.dtype} != {q.dtype}:
+    if q.dtype not in HALVES or not q.dtype == k.dtype == v.dtype:
         raise StepError(f"q, k, v: are {q.dtype}, {k.dtype}, {v.dtype}, must all be float16 or all bfloat16")
-    if not q.dim() == k.dim() == v.dim() == 4 or k.shape != v.shape:
+    of_q, of_k = q.shape, k.shape
+    if not len(of_q) == len(of_k) == 4 or of_k != v.shape:
         raise StepError(f"q, k, v: have the shapes {[*q.shape]}, {[*k.shape]}, {[*v.shape]}, must be [B, H, N, D]")
-    if (k.shape[0], k.shape[3]) != (q.shape[0], q.shape[3]) or q.shape[1] % k.shape[1]:
+    if of_k[0] != of_q[0] or of_k[3] != of_q[3] or of_q[1] % of_k[1]:
         raise StepError(f"k: has the shape {[*k.shape]}, must have B and D of q, {[*q.shape]}, and H must divide q's")
     if causal + (spans is not None) + bool(blocks) > 1:
         raise StepError("causal, spans, blocks: at most one may be given")
     if spans is not None:
-        b, h, n, two = spans.shape
-        if (
-            spans.dtype != torch.int32
-            or b not in (1, q.shape[0])
-            or h not in (1, q.shape[1])
-            or (n, two) != (q.shape[2], 2)
-        ):
-            raise StepError(f"spans: {spans.dtype} {[*spans.shape]}, must be int32 [B or 1, Hq or 1, {q.shape[2]}, 2]")
+        b, h, *rows = spans.shape
+        if spans.dtype != torch.int32 or b not in (1, of_q[0]) or h not in (1, of_q[1]) or rows != [of_q[2], 2]:
+            raise StepError(f"spans: {spans.dtype} {[*spans.shape]}, must be int32 [B or 1, Hq or 1, {of_q[2]}, 2]")
         blocks = [spans.contiguous()]
+    scale = of_q[3] ** -0.5 if scale is None else float(scale)
+    inputs = q, k, v, blocks or [], causal, scale, step, backward
+    if is_compiling():
+        return OPERATOR(*inputs)
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return Eager.apply(*inputs)
+    return Eager.forward(*inputs)
+
+
+def decode(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lengths: Tensor,
+    *,
+    page_table: Tensor | None = None,
+    k_scales: Tensor | None = None,
+    v_scales: Tensor | None = None,
+    causal: bool = True,
+    scale: float | None = None,
+    schedule: Tensor | None = None,
+    step: str = "",
+) -> tuple[Tensor, Tensor]:
+    """O and LSE of 1 to 16 new tokens at the end of a cache. q is [B, Hq, Nq, D] of float16 or bfloat16, D = 64, 128 or
+    256. k and v are [B, Hkv, longest, D], or pages [pages, page size, Hkv, D] with `page_table`, int32 [B, pages of the
+    longest]; they may be views whose strides are multiples of 16 bytes, of the type of q or float8_e4m3fn with
+    `k_scales` and `v_scales`, float32 [B, Hkv]. `lengths`, int32 [B], has the keys of each sequence, the new ones
+    included; what comes after them is not read. Lengths and page numbers are not checked, because they stay on the GPU.
+    `schedule` is what `decode_schedule()` made, else each call makes one. There is no gradient."""
+    if q.dtype not in HALVES or k.dtype not in (q.dtype, torch.float8_e4m3fn) or v.dtype != k.dtype:
+        raise StepError(f"q, k, v: are {q.dtype}, {k.dtype}, {v.dtype}, must be all of one 16-bit type, or k, v e4m3")
+    if not q.dim() == k.dim() == v.dim() == 4 or k.shape != v.shape or k.shape[3] != q.shape[3]:
+        raise StepError(f"q, k, v: have the shapes {[*q.shape]}, {[*k.shape]}, {[*v.shape]}, must have four and one D")
+    b, heads, n, _ = q.shape
+    kv_heads = k.shape[1 if page_table is None else 2]
+    if heads % kv_heads or heads // kv_heads > GROUP_SIZE or not 1 <= n <= NEW_QUERIES:
+        raise StepError(f"q: has {heads} heads and {n} rows, must have 1 to 16 times {kv_heads} heads and 1 to 16 rows")
+    if page_table is None and k.shape[0] != b or page_table is not None and k.shape[1] not in PAGE_SIZES:
+        raise StepError(f"k: has the shape {[*k.shape]}, must be [{b}, Hkv, longest, D], or pages of 16 to 256 keys")
+    scales = [x for x in (k_scales, v_scales) if x is not None]
+    if len(scales) != 2 * (k.dtype == torch.float8_e4m3fn):
+        raise StepError("k_scales, v_scales: must be given with a cache in e4m3, and with no other")
+    for what, x, dtype, shape in (
+        ("lengths", lengths, torch.int32, (b,)),
+        ("page_table", page_table, torch.int32, page_table is not None and (b, page_table.shape[1])),
+        *(("k_scales, v_scales", x, torch.float32, (b, kv_heads)) for x in scales),
+    ):
+        if x is not None and (x.dtype != dtype or x.shape != shape or not x.is_contiguous() or x.device != q.device):
+            raise StepError(f"{what}: {x.dtype} {[*x.shape]}, must be contiguous {dtype} {[*shape]} on {q.device}")
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+        raise StepError("q, k, v: decode has no gradient; call it under torch.no_grad()")
     scale = q.shape[3] ** -0.5 if scale is None else float(scale)
-    return torch.ops.attention_steps.attention(q, k, v, blocks or [], causal, scale, step, backward)
+    return torch.ops.attention_steps.decode(q, k, v, lengths, page_table, scales, causal, scale, step, schedule)
+
+
+def decode_schedule(
+    q: Tensor, k: Tensor, lengths: Tensor, *, page_table: Tensor | None = None, causal: bool = True, step: str = ""
+) -> Tensor | None:
+    """What a pass needs of these lengths beside the tensors, and what its thread blocks tell each other: for all calls
+    of `decode()` with tensors of these shapes and these lengths that run one after the other, such as those of the
+    layers of a model. None on the simulator."""
+    if q.device.type == "cpu":
+        return None
+    plan = _decode_plan((q, k, k), page_table, causal, 1.0, step)
+    return _scheduled(q, k, plan, lengths, page_table)
 
 
 def document_spans(lengths: Tensor, total: int, causal: bool = True) -> Tensor:
@@ -386,17 +549,48 @@ def use_in_transformers(name: str = "steps") -> None:
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(name, _for_transformers)
-    AttentionMaskInterface.register(name, _no_padding)
+    AttentionMaskInterface.register(name, _mask_for_transformers)
 
 
-def _no_padding(*_args, attention_mask: Tensor | None = None, **_more) -> None:
-    if attention_mask is not None and not bool(attention_mask.all()):
+def _mask_for_transformers(batch_size, q_length, kv_length, q_offset=0, mask_function=None, **more) -> Tensor | None:
+    """What the layers of a pass get as their mask: the lengths of the cache for a few new tokens, the spans of more
+    tokens in a cache of fixed size, or nothing."""
+    from transformers import masking_utils
+
+    if mask_function not in (None, masking_utils.causal_mask_function, masking_utils.bidirectional_mask_function):
+        raise StepError("steps take only the causal mask of transformers, and none")
+    if more.get("attention_mask") is not None and not bool(more["attention_mask"].all()):
         raise StepError("attention_mask: padding is not taken; pack the sequences, or run them one by one")
+    # The length of a cache of fixed size may be known on the GPU alone.
+    fixed, device = isinstance(q_offset, Tensor) or kv_length != q_offset + q_length, more.get("device")
+    if mask_function is masking_utils.bidirectional_mask_function or not fixed and q_offset == 0:
+        return None
+    if q_length <= NEW_QUERIES:
+        return torch.zeros(batch_size, dtype=torch.int32, device=device) + (q_offset + q_length)
+    ends = torch.arange(1, q_length + 1, dtype=torch.int32, device=device) + q_offset
+    return torch.stack([0 * ends, ends], -1).to(torch.int32)[None, None] if fixed else None
 
 
 def _for_transformers(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **more):
-    if attention_mask is not None or dropout or more.get("softcap") or more.get("sliding_window"):
-        raise StepError("steps take no mask, dropout, softcap or sliding window of transformers")
-    causal = more.get("is_causal")
-    causal = getattr(module, "is_causal", True) if causal is None else causal
-    return attention(query, key, value, causal=causal, scale=scaling)[0].transpose(1, 2), None
+    if dropout or more.get("softcap") or more.get("sliding_window"):
+        raise StepError("steps take no dropout, softcap or sliding window of transformers")
+    if attention_mask is not None and attention_mask.dtype != torch.int32:
+        raise StepError("attention_mask: steps take no mask of four dimensions")
+    if attention_mask is None or attention_mask.dim() == 4:
+        causal = more.get("is_causal")
+        causal = attention_mask is None and (getattr(module, "is_causal", True) if causal is None else causal)
+        o = attention(query, key, value, causal=causal, spans=attention_mask, scale=scaling)[0]
+    else:
+        schedule = _kept_schedule(query, key, attention_mask)
+        o = decode(query, key, value, attention_mask, scale=scaling, schedule=schedule)[0]
+    return o.transpose(1, 2), None
+
+
+def _kept_schedule(q: Tensor, k: Tensor, lengths: Tensor, step: str = "") -> Tensor | None:
+    """That of the first layer; in compiled code each layer makes its own."""
+    if is_compiling():
+        return None
+    kept, problem = lengths.__dict__.setdefault("schedules", {}), (q.shape, k.shape, q.dtype, step)
+    if problem not in kept:
+        kept[problem] = decode_schedule(q, k, lengths, step=step)
+    return kept[problem]

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from common.python.attention_steps.library import BlockMask, Device, Shape, StepLibrary, block_mask
+from common.python.attention_steps.library import BlockMask, Shape, block_mask
+from plots.bench.device import Device, StepLibrary
 from tests.lib import masks
 from tests.lib.problem import Problem
 from tests.lib.programs import STEP_DIR, Result

@@ -13,18 +13,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from common.python.attention_steps.library import Device, StepLibrary
 from plots.bench import builds, run
 from plots.bench.backward import BackwardInputs, ExactGradients
 from plots.bench.cases import DENSE, Case, all_cases, quick_cases
 from plots.bench.contestants import BASELINES, Inputs, StepCall, row_spans, saved_masks, to_16_bits
+from plots.bench.device import Device, StepLibrary
 from plots.bench.exact import Exact
 from plots.bench.turns import WARM_UPS, Plan, Stopwatch
 from tests.lib import masks
 from tests.lib.gradients import answers, forward, gradients
 from tests.lib.kinds import FP8_STEPS, MASK_STEPS, MMA_STEPS, NAIVE, SCALAR_STEPS, SPAN_STEPS
 from tests.lib.problem import Problem
-from tests.lib.programs import Program, REPOSITORY, STEP_DIR, read_records
+from tests.lib.programs import REPOSITORY, STEP_DIR, Program, read_records
 from tests.lib.reference import as_doubles, attention, round_to, rounded_input
 from tests.lib.steps import source_of, step_names
 

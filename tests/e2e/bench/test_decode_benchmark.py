@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from common.python.attention_steps.library import CACHE_16_BIT, CACHE_E4M3, CACHE_PAGES, Device, StepLibrary
 from plots.bench import decode as bench_decode
 from plots.bench import run
 from plots.bench.decode import (
@@ -22,6 +21,7 @@ from plots.bench.decode import (
     decode_line,
     quick_decode_cases,
 )
+from plots.bench.device import Device, StepLibrary
 from plots.bench.turns import Plan
 from plots.figures import decode
 from tests.lib.programs import STEP_DIR, read_records
@@ -34,6 +34,7 @@ ORIGIN = {"commit": "0123456789ab", "device": "NVIDIA H200"}
 STOPWATCH = {"flush_bytes": 8192, "is_asynchronous": False}
 SMALL = DecodeCase(2, 4, 2, "70", 64)
 FORMS = [SMALL, DecodeCase(3, 4, 2, "log:3-90", 64, page_size=16), DecodeCase(2, 8, 2, "50", 64, 4, kv_dtype="e4m3")]
+CACHE_16_BIT, CACHE_E4M3, CACHE_PAGES = 1, 2, 4  # bits of Step::caches (attention.h)
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.python.attention_steps.library import BlockMask, Device, Shape, span_mask
+from common.python.attention_steps.library import BlockMask, Shape, span_mask
+from plots.bench.device import Device
 from tests.e2e.bench.step_calls import Call, library_of, shape_of
 from tests.lib import masks
 from tests.lib.generators import rounded_inputs

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from common.python.attention_steps.library import DeviceError
+from plots.bench.device import DeviceError
 from plots.bench.turns import MOST_FLUSHES, Plan, Stopwatch, Times, measure
 
 

@@ -32,6 +32,9 @@ NEED_A_GPU = (
     "variants",
     "profile STEP=03",
     "train TEXT=README.md",
+    "packed TEXT=README.md",
+    "generate",
+    "model STEP=10c",
 )
 # What the recipes call with Python. Other tests call the same tools.
 TOOLS = {

@@ -4,7 +4,8 @@ own order of dimensions, gaps between its elements, and stride 0 where it broadc
 import numpy as np
 import pytest
 
-from common.python.attention_steps.library import BlockMask, Device, Memory, StepLibrary
+from common.python.attention_steps.library import BlockMask
+from plots.bench.device import Device, Memory, StepLibrary
 from tests.e2e.bench.step_calls import Call, library_of
 from tests.lib import masks
 from tests.lib.generators import rounded_inputs

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.python.attention_steps.library import BlockMask, Device, span_mask
+from common.python.attention_steps.library import BlockMask, span_mask
+from plots.bench.device import Device
 from tests.e2e.bench.step_calls import Call, library_of
 from tests.e2e.masks.test_masks import KV_LENGTHS, assert_right, preset_text, rows_of_low_scores
 from tests.lib import masks
