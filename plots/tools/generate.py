@@ -92,6 +92,7 @@ def token(model: torch.nn.Module, implementation: str, length: int, batch: int, 
     if not graph:
         return torch.no_grad()(one)
     side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         one()
     side.synchronize()

@@ -291,6 +291,18 @@ def test_random_decode_calls_are_right() -> None:
     assert not found, "\n".join(found)
 
 
+def test_which_decode_step_is_called() -> None:
+    """One whose tiles have few rows, unless there are many; and one line where there is none."""
+
+    def rows_of_a_tile(rows: int) -> int:
+        name = torch_ops.fastest("decode", 128, "bf16", torch_ops.DECODE, 90, rows=rows)
+        return attention_steps.step(name).facts["block_m"]
+
+    assert rows_of_a_tile(1) <= 16 <= rows_of_a_tile(64)
+    with pytest.raises(StepError, match="no decode step takes D = 80, fp16"):
+        torch_ops.fastest("decode", 80, "fp16", torch_ops.DECODE, 90)
+
+
 def small_cache() -> tuple:
     """q, k, v and lengths."""
     q, k, v = inputs(n=2)
@@ -384,6 +396,7 @@ def test_a_cuda_graph(masked: bool) -> None:
             return [o, *torch.autograd.grad(o, tensors, torch.ones_like(o))]
 
         side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             step()
         side.synchronize()
@@ -416,6 +429,7 @@ def test_a_cuda_graph_of_decode(scheduled: bool) -> None:
         return [attention_steps.decode(q + i, k, v, lengths, schedule=schedule)[0] for i in range(3)]
 
     side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         layers()
     side.synchronize()

@@ -24,7 +24,6 @@ SIMULATED = 90  # the compute capability of the simulator
 # The masks of a step, by the number of tensors that say what is masked.
 FORMS = {0: ("full", "causal"), 1: ("full", "causal", "spans"), 5: ("full", "causal", "blocks")}
 DECODE = ("full", "causal", "window")
-COMPACT = torch.contiguous_format
 NEW_QUERIES, GROUP_SIZE, PAGE_SIZES = 16, 16, (16, 32, 64, 128, 256)  # the most, and all, of decode.h
 FULL, PARTIAL = 2, 3  # BlockType of block_mask.h
 
@@ -43,21 +42,21 @@ torch.library.define(
 
 
 @functools.cache
-def fastest(
-    kind: str, head_dim: int, dtype: str, masks: tuple[str, ...], capability: int, deterministic: bool = False
-) -> str:
+def fastest(kind: str, head_dim: int, dtype: str, masks: tuple, capability: int, deterministic=False, rows=0) -> str:
     """The last step in the order of reading that fits: each builds on slower ones. `dtype` is that of K and V of a
-    decode step. `deterministic` is asked of a backward step alone; where none of either sort fits, the other is
-    taken."""
+    decode step, `rows` are those of a group of heads: a tile of many is slower for a few. `deterministic` is asked of a
+    backward step alone; where none of either sort fits, the other is taken."""
     gallery.built(*(f"step{name}" for name in gallery.names()))
     other = ""
     for name in reversed(gallery.names()):
         facts = numpy_step(name).facts
+        if facts["kind"] != kind or facts["masks"] != [*masks]:
+            continue
         needs = facts["needs_compute_capability"] or 0
-        runs = needs == capability if needs == 90 else max(needs, 80 if needs and dtype == "bf16" else 0) <= capability
-        takes = facts["head_dims"] == "any" or head_dim in facts["head_dims"]
-        takes = takes and dtype in facts["kv_dtypes" if kind == "decode" else "dtypes"]
-        if facts["kind"] == kind and runs and takes and facts["masks"] == [*masks]:
+        fits = needs == capability if needs == 90 else max(needs, 80 if needs and dtype == "bf16" else 0) <= capability
+        fits = fits and (facts["head_dims"] == "any" or head_dim in facts["head_dims"])
+        fits = fits and (kind != "decode" or facts["block_m"] < 4 * max(rows, 8))
+        if fits and dtype in facts["kv_dtypes" if kind == "decode" else "dtypes"]:
             if kind != "backward" or facts["deterministic"] == deterministic:
                 return name
             other = other or name
@@ -69,8 +68,7 @@ def fastest(
 
 @functools.cache
 def _capability(device: int) -> int:
-    major, minor = torch.cuda.get_device_capability(device)
-    return 10 * major + minor
+    return int("{}{}".format(*torch.cuda.get_device_capability(device)))
 
 
 def _like(x: Tensor) -> Tensor:
@@ -120,7 +118,8 @@ def _plan(
         return None
     forms = DECODE if kind == "decode" else FORMS[len(masks)]
     name = numpy_step(step).name[4:] if step else ""
-    name = name or fastest(kind, q[3], DTYPES[kv_dtype], forms, _capability(device.index), deterministic)
+    rows = q[1] // k[2 if table else 1] * q[2]
+    name = name or fastest(kind, q[3], DTYPES[kv_dtype], forms, _capability(device.index), deterministic, rows)
     library, (b, heads, n, d), (_, kv_heads, n_kv, _) = _library(name, device.index), q, k
     o = strides[3] if len(strides) > 3 else _like(torch.empty_strided(q, strides[0], device="meta")).stride()
     strides, page_size = [*strides[:3], o], 0
@@ -155,7 +154,7 @@ def _plan_of(kind: str, step: str, tensors: tuple[Tensor, ...], mask: list[Tenso
 
 
 def _compact(x: Tensor) -> Tensor:
-    return x if x.data_ptr() % 16 == 0 and _are_chunks(x.shape, x.stride()) else x.clone(memory_format=COMPACT)
+    return x if x.data_ptr() % 16 == 0 and _are_chunks(x.shape, x.stride()) else x.new_empty(x.shape).copy_(x)
 
 
 _zeroed: dict[tuple, Tensor] = {}
@@ -186,8 +185,7 @@ def _beside(plan: Plan, mask: list[Tensor], device: torch.device, stream: int) -
 
 
 def _on_its_device(function):
-    """Calls a function with the device of its first tensor as the current one."""
-
+    # Calls a function with the device of its first tensor as the current one.
     @functools.wraps(function)
     def called(first, *others):
         if first.device.index == torch._C._cuda_getDevice():
@@ -198,7 +196,6 @@ def _on_its_device(function):
     return called
 
 
-@torch.library.impl("attention_steps::attention", "cuda")
 @_on_its_device
 def _attention(q, k, v, mask, causal, scale, step, backward):
     plan, device = _plan_of("forward", step, (q, k, v), mask, causal, scale), q.device
@@ -212,6 +209,9 @@ def _attention(q, k, v, mask, causal, scale, step, backward):
     forward = plan.library.library.step_forward
     forward(plan.c, *beside, plan.workspace, *addresses, stream, None, None, None)
     return o, lse
+
+
+torch.library.impl("attention_steps::attention", "cuda", _attention)
 
 
 @torch.library.impl("attention_steps::attention_backward", "cuda")
@@ -474,9 +474,9 @@ def decode_schedule(
     """What a pass needs of these lengths beside the tensors, and what its thread blocks tell each other: for all calls
     of `decode()` with tensors of these shapes and these lengths that run one after the other, such as those of the
     layers of a model. None on the simulator."""
-    if q.device.type == "cpu":
+    if not q.is_cuda:
         return None
-    plan = _decode_plan((q, k, k), page_table, causal, 1.0, step)
+    plan = _decode_plan((_compact(q), k, k), page_table, causal, 1.0, step)
     return _scheduled(q, k, plan, lengths, page_table)
 
 
