@@ -38,7 +38,7 @@ $(SITE)/index.html: $(SITE_SOURCES) | explorers
 	$(Q)doxygen docs/Doxyfile
 	$(Q)$(PYTHON) -m sphinx -q -W --keep-going -j auto -c docs -d build/docs/doctrees $(PAGES) $(SITE)
 	$(Q)find $(SITE) -name '*.svg' -exec sed -i '/<metadata>/,/<\/metadata>/d' {} +  # the numbers drawn, for tests
-	$(Q)$(PYTHON) docs/smaller.py $(SITE)/_images/*.svg $(SITE)/*.html $(SITE)/source/*.html
+	$(Q)$(PYTHON) docs/smaller.py $(SITE)/_static/styles/furo.css $(SITE)/_images/*.svg $(SITE)/*.html $(SITE)/source/*.html
 	$(Q)find $(SITE) -name '*.css.map' -delete -o -name '*.js.map' -delete
 	$(Q)cp docs/classroom.ipynb docs/grade.yml $(SITE) && cp -r $(EXPLORERS) $(SITE)/explorers
 	$(Q)for part in $(MATHJAX_PARTS); do \

@@ -1,8 +1,9 @@
-"""Makes pictures and pages of the site smaller without a visible change: smaller.py PICTURE.svg PAGE.html ...
+"""Makes pictures and pages of the site smaller without a visible change: smaller.py STYLE.css PICTURE.svg PAGE.html ...
 
 matplotlib writes six decimals, of which two can be seen, a line for each point of a path, and the same styles at each
 element, which become classes here. The templates of a page indent it, name a class that has no style, hold icons
-that it does not show, end what ends by itself, and quote single words.
+that it does not show, end what ends by itself, and quote single words. Each has the list of all pages, whose links need
+no class if the styles of the theme name what they are.
 """
 
 import re
@@ -51,11 +52,22 @@ def smaller_page(text: str) -> str:
         r'<symbol id="([^"]*)".*?</symbol>', lambda icon: icon[0] if icon[1] in shown else "", text, flags=re.S
     )
     text = text.replace('class="reference internal"', 'class="reference"')
+    text = re.sub(
+        r'<div class="sidebar-tree">.*?</aside>',
+        lambda tree: tree[0].replace(' class="reference"', ""),
+        text,
+        flags=re.S,
+    )
     # Spaces count in the elements that are split off.
     parts = re.split(r"(<(pre|script|style|textarea)\b.*?</\2>)", text, flags=re.S)
     text = "".join(part if i % 3 else smaller_text(part) for i, part in enumerate(parts) if i % 3 < 2)
     text = re.sub(r'<span class="w">(\s*)</span>', r"\1", text)  # spaces in code
     return re.sub(r'(<[a-z]+\d?\b[^<>]*) class="([\w-]+)"(?=[ >])', r"\1 class=\2", text)
+
+
+def style_of_links(text: str) -> str:
+    """In the list of pages, all links are references."""
+    return re.sub(r"\.sidebar-tree [^{}]*(?={)", lambda selector: selector[0].replace(".reference", "a"), text)
 
 
 def smaller_text(text: str) -> str:
@@ -68,4 +80,5 @@ def smaller_text(text: str) -> str:
 if __name__ == "__main__":
     for path in map(Path, sys.argv[1:]):
         text = path.read_text(encoding="utf-8")
-        path.write_text(smaller(text) if path.suffix == ".svg" else smaller_page(text), encoding="utf-8")
+        change = {".svg": smaller, ".css": style_of_links}.get(path.suffix, smaller_page)
+        path.write_text(change(text), encoding="utf-8")

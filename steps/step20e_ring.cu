@@ -201,7 +201,7 @@ static cudaError_t decode(const Problem *problem, const DecodeTensors *t, cudaSt
 const Step step = {
     .name = "step20e",
     .after = "step20d",
-    .title = "A ring in shared memory",
+    .title = "A ring of copies for each warp",
     .idea = "K and V arrive in shared memory, a ring for each warp, and not in its registers.",
     .head_dims = "D = 64, 128 or 256",
     .supports = supports_ring<CONFIGS, false>,
