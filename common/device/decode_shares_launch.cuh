@@ -57,7 +57,7 @@ __device__ __forceinline__ int blocks_with_shares(int blocks, int groups, bool e
   const int few = min(blocks, groups > places / 2 ? places / 2 : places - groups);
   if (!equal) return few;
   const int whole = groups / ((groups + blocks - 1) / blocks);
-  return max(without_seams(few, groups), whole);
+  return max(without_seams(few, groups), groups % whole == 0 ? whole : 0);
 }
 
 /** Thread blocks: as many as the GPU has room for at a time, if their parts are not too large. */
