@@ -41,8 +41,9 @@ def decode_records() -> list[dict]:
         own = ORIGIN | CEILINGS | case.fields()
         own |= {"read_ms": 0.003 + own["cache_bytes"] / 4.5e9, "empty_ms": 0.003}
         rows = case.heads // case.kv_heads * case.seqlen
-        for i, name in enumerate(step_names("decode")):
-            slower = 3 - 0.2 * i + rows / (4 + i)
+        names = step_names("decode")
+        for i, name in enumerate(names):
+            slower = 3 - 1.8 * i / len(names) + rows / (4 + i)
             records.append(own | {"step": name, "median_ms": own["read_ms"] * slower})
         if case.even():
             records.append(own | {"short": "cudnn", "median_ms": own["read_ms"] * 1.2})
