@@ -94,14 +94,14 @@ __device__ __forceinline__ void read_v(ByteTile<T, HEAD_DIM, TILE> &tile, const 
 /** Makes rows of Q of eight fp16, times powers of two so that they are in its range, and returns
  * the reciprocal of that of row lane / 4. */
 template <typename T, int FRAGMENTS>
-__device__ __forceinline__ float to_halves(uint32_t (&q)[FRAGMENTS][4], int half) {
+__device__ __forceinline__ float to_halves(uint32_t (&q)[FRAGMENTS][4], int upper) {
   const auto floats = [](uint32_t pair) {
     return to_float2(*reinterpret_cast<const typename PairOf<T>::type *>(&pair));
   };
   float most = 0.0f;
 #pragma unroll
   for (const auto &words : q) {
-    const float2 x = floats(words[half]), y = floats(words[2 + half]);
+    const float2 x = floats(words[upper]), y = floats(words[2 + upper]);
     most = fmaxf(most, fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(y.x), fabsf(y.y))));
   }
   most = lanes_reduce_max<4>(most);
@@ -109,9 +109,9 @@ __device__ __forceinline__ float to_halves(uint32_t (&q)[FRAGMENTS][4], int half
   const float factor = __uint_as_float((254 - exponent) << 23);  // the largest becomes 1 to 2
 #pragma unroll
   for (auto &words : q) {
-    const float2 x = floats(words[half]), y = floats(words[2 + half]);
-    words[half] = pack<__half>(x.x * factor, x.y * factor);
-    words[2 + half] = pack<__half>(y.x * factor, y.y * factor);
+    const float2 x = floats(words[upper]), y = floats(words[2 + upper]);
+    words[upper] = pack<__half>(x.x * factor, x.y * factor);
+    words[2 + upper] = pack<__half>(y.x * factor, y.y * factor);
   }
   return __uint_as_float(exponent << 23);
 }
