@@ -187,15 +187,6 @@ static constexpr SharesConfig CONFIGS[] = {
     CONFIGS_OF(__half, 64),        CONFIGS_OF(__half, 128),        CONFIGS_OF(__half, 256),
     CONFIGS_OF(__nv_bfloat16, 64), CONFIGS_OF(__nv_bfloat16, 128), CONFIGS_OF(__nv_bfloat16, 256)};
 
-static cudaError_t schedule(const Problem *problem, const DecodeTensors *t, cudaStream_t stream) {
-  const SharesConfig *c = find_decode<CONFIGS>(problem);
-  const int blocks = block_count(c);
-  schedule_kernel<<<(blocks + THREADS - 1) / THREADS, THREADS, 0, stream>>>(
-      *problem, t->lengths, (Share *)t->schedule, c->rows, c->keys,
-      (LEAST_KEYS + c->keys - 1) / c->keys, blocks, 2 * blocks);
-  return cudaGetLastError();
-}
-
 static cudaError_t decode(const Problem *problem, const DecodeTensors *t, cudaStream_t stream) {
   if (!start_at_chunks(t)) return cudaErrorMisalignedAddress;
   const SharesConfig *c = find_decode<CONFIGS>(problem);
@@ -216,5 +207,5 @@ const Step step = {
     .decode = decode,
     .caches = CACHE_16_BIT,
     .schedule_bytes = shares_bytes<CONFIGS, Share>,
-    .schedule = schedule,
+    .schedule = schedule_shares<CONFIGS, Share, schedule_kernel>,
 };

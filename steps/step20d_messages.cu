@@ -197,21 +197,15 @@ static constexpr SharesConfig CONFIGS[] = {
     CONFIG<__nv_bfloat16, 64, 16>, CONFIG<__nv_bfloat16, 128, 8>, CONFIG<__nv_bfloat16, 128, 16>,
     CONFIG<__nv_bfloat16, 256, 8>};
 
-static cudaError_t schedule(const Problem *problem, const DecodeTensors *t, cudaStream_t stream) {
-  const SharesConfig *c = find_decode<CONFIGS>(problem);
-  const int blocks = block_count(c);
-  schedule_kernel<<<(blocks + THREADS - 1) / THREADS, THREADS, 0, stream>>>(
-      *problem, t->lengths, (Share *)t->schedule, c->rows, c->keys,
-      (LEAST_KEYS + c->keys - 1) / c->keys, blocks, 2 * blocks);
-  return cudaGetLastError();
-}
-
 // [launch]
-/** Launches blocks that wait for each other. */
-static cudaError_t launch_together(const SharesConfig *c, int shared_bytes, const Problem *problem,
-                                   const DecodeTensors *t, cudaStream_t stream) {
+/** Step::decode: launches blocks that wait for each other. */
+template <const auto &CONFIGS>
+static cudaError_t decode_together(const Problem *problem, const DecodeTensors *t,
+                                   cudaStream_t stream) {
+  if (!start_at_chunks(t)) return cudaErrorMisalignedAddress;
+  const SharesConfig *c = find_decode<CONFIGS>(problem);
   const cudaError_t error =
-      cudaFuncSetAttribute(c->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+      cudaFuncSetAttribute(c->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes(c));
   if (error) return error;
   cudaLaunchAttribute attribute;
   attribute.id = cudaLaunchAttributeCooperative;
@@ -219,19 +213,13 @@ static cudaError_t launch_together(const SharesConfig *c, int shared_bytes, cons
   cudaLaunchConfig_t config = {};
   config.gridDim = block_count(c);
   config.blockDim = c->threads;
-  config.dynamicSmemBytes = shared_bytes;
+  config.dynamicSmemBytes = shared_bytes(c);
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = 1;
   return cudaLaunchKernelEx(&config, c->kernel, *problem, *t);
 }
 // [launch]
-
-static cudaError_t decode(const Problem *problem, const DecodeTensors *t, cudaStream_t stream) {
-  if (!start_at_chunks(t)) return cudaErrorMisalignedAddress;
-  const SharesConfig *c = find_decode<CONFIGS>(problem);
-  return launch_together(c, shared_bytes(c), problem, t, stream);
-}
 
 const Step step = {
     .name = "step20d",
@@ -245,8 +233,8 @@ const Step step = {
     .workspace_bytes = parts_bytes<CONFIGS>,
     .workspace_zero = true,
     .describe = describe_mma<CONFIGS>,
-    .decode = decode,
+    .decode = decode_together<CONFIGS>,
     .caches = CACHE_16_BIT | CACHE_PAGES,
     .schedule_bytes = shares_bytes<CONFIGS, Share>,
-    .schedule = schedule,
+    .schedule = schedule_shares<CONFIGS, Share, schedule_kernel>,
 };

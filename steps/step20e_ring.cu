@@ -183,21 +183,6 @@ static constexpr SharesConfig CONFIGS[] = {
     CONFIG<__nv_bfloat16, 64, 16>, CONFIG<__nv_bfloat16, 128, 8>, CONFIG<__nv_bfloat16, 128, 16>,
     CONFIG<__nv_bfloat16, 256, 8>};
 
-static cudaError_t schedule(const Problem *problem, const DecodeTensors *t, cudaStream_t stream) {
-  const SharesConfig *c = find_decode<CONFIGS>(problem);
-  const int blocks = block_count(c);
-  schedule_kernel<<<(blocks + THREADS - 1) / THREADS, THREADS, 0, stream>>>(
-      *problem, t->lengths, (Share *)t->schedule, c->rows, c->keys,
-      (LEAST_KEYS + c->keys - 1) / c->keys, blocks, 2 * blocks);
-  return cudaGetLastError();
-}
-
-static cudaError_t decode(const Problem *problem, const DecodeTensors *t, cudaStream_t stream) {
-  if (!start_at_chunks(t)) return cudaErrorMisalignedAddress;
-  const SharesConfig *c = find_decode<CONFIGS>(problem);
-  return launch_together(c, shared_bytes(c), problem, t, stream);
-}
-
 const Step step = {
     .name = "step20e",
     .after = "step20d",
@@ -208,8 +193,8 @@ const Step step = {
     .workspace_bytes = parts_bytes<CONFIGS>,
     .workspace_zero = true,
     .describe = describe_ring<CONFIGS>,
-    .decode = decode,
+    .decode = decode_together<CONFIGS>,
     .caches = CACHE_16_BIT | CACHE_PAGES,
     .schedule_bytes = shares_bytes<CONFIGS, Share>,
-    .schedule = schedule,
+    .schedule = schedule_shares<CONFIGS, Share, schedule_kernel>,
 };

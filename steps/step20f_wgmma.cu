@@ -189,21 +189,6 @@ constexpr SharesConfig CONFIG = {
 static constexpr SharesConfig CONFIGS[] = {CONFIG<__half, 64>, CONFIG<__half, 128>,
                                            CONFIG<__nv_bfloat16, 64>, CONFIG<__nv_bfloat16, 128>};
 
-static cudaError_t schedule(const Problem *problem, const DecodeTensors *t, cudaStream_t stream) {
-  const SharesConfig *c = find_decode<CONFIGS>(problem);
-  const int blocks = block_count(c);
-  schedule_kernel<<<(blocks + THREADS - 1) / THREADS, THREADS, 0, stream>>>(
-      *problem, t->lengths, (Share *)t->schedule, c->rows, c->keys,
-      (LEAST_KEYS + c->keys - 1) / c->keys, blocks, place_count(c, problem));
-  return cudaGetLastError();
-}
-
-static cudaError_t decode(const Problem *problem, const DecodeTensors *t, cudaStream_t stream) {
-  if (!start_at_chunks(t)) return cudaErrorMisalignedAddress;
-  const SharesConfig *c = find_decode<CONFIGS>(problem);
-  return launch_together(c, shared_bytes(c), problem, t, stream);
-}
-
 const Step step = {
     .name = "step20f",
     .after = "step20e",
@@ -214,8 +199,8 @@ const Step step = {
     .workspace_bytes = parts_bytes<CONFIGS>,
     .workspace_zero = true,
     .describe = describe_ring<CONFIGS>,
-    .decode = decode,
+    .decode = decode_together<CONFIGS>,
     .caches = CACHE_16_BIT | CACHE_PAGES,
     .schedule_bytes = shares_bytes<CONFIGS, Share>,
-    .schedule = schedule,
+    .schedule = schedule_shares<CONFIGS, Share, schedule_kernel>,
 };

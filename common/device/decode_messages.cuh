@@ -145,11 +145,14 @@ __device__ __forceinline__ void merge_messages(const Problem &problem, const Dec
   }
 }
 
-/** Launches blocks that wait for each other. */
-static cudaError_t launch_together(const SharesConfig *c, int shared_bytes, const Problem *problem,
-                                   const DecodeTensors *t, cudaStream_t stream) {
+/** Step::decode: launches blocks that wait for each other. */
+template <const auto &CONFIGS>
+static cudaError_t decode_together(const Problem *problem, const DecodeTensors *t,
+                                   cudaStream_t stream) {
+  if (!start_at_chunks(t)) return cudaErrorMisalignedAddress;
+  const SharesConfig *c = find_decode<CONFIGS>(problem);
   const cudaError_t error =
-      cudaFuncSetAttribute(c->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+      cudaFuncSetAttribute(c->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes(c));
   if (error) return error;
   cudaLaunchAttribute attribute;
   attribute.id = cudaLaunchAttributeCooperative;
@@ -157,7 +160,7 @@ static cudaError_t launch_together(const SharesConfig *c, int shared_bytes, cons
   cudaLaunchConfig_t config = {};
   config.gridDim = block_count(c);
   config.blockDim = c->threads;
-  config.dynamicSmemBytes = shared_bytes;
+  config.dynamicSmemBytes = shared_bytes(c);
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = 1;

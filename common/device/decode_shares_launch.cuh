@@ -97,4 +97,20 @@ static size_t shares_bytes(const Problem *problem) {
   return sizeof(Share) * block_count(find_decode<CONFIGS>(problem));
 }
 
+/** Step::schedule: KERNEL has a thread for each block of the decode kernel. */
+template <const auto &CONFIGS, typename Share,
+          void (*KERNEL)(Problem, const int *, Share *, int, int, int, int, int)>
+static cudaError_t schedule_shares(const Problem *problem, const DecodeTensors *t,
+                                   cudaStream_t stream) {
+  const SharesConfig *c = find_decode<CONFIGS>(problem);
+  const int blocks = block_count(c);
+  cudaLaunchConfig_t config = {};
+  config.gridDim = (blocks + THREADS - 1) / THREADS;
+  config.blockDim = THREADS;
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, KERNEL, *problem, t->lengths, (Share *)t->schedule, c->rows,
+                            c->keys, (LEAST_KEYS + c->keys - 1) / c->keys, blocks,
+                            place_count(c, problem));
+}
+
 #endif
