@@ -1,0 +1,142 @@
+/** @file Schedules of step 20 and later on 132 multiprocessors: every tile is in one share, and
+ * every part has a place of its own. A pass of so many blocks would take the CPU backend long, so
+ * the tests of the steps have four multiprocessors. */
+#include <random>
+
+#include "../tests/unit/simt/simt_testing.h"
+#include "decode.h"
+#include "device/decode_shares.cuh"
+
+/** A problem with the lengths of its sequences, and the shares that a step makes of it. */
+struct Schedule {
+  Problem problem;
+  SharesConfig config;
+  std::vector<int> lengths;
+  int places;
+  std::vector<Share> shares;
+};
+
+/** Tiles of one row group that a share has, the first of them counted from that of the sequence. */
+struct Piece {
+  int block, number;        /**< of the share, and of the row group */
+  RowGroup group;           /**< likewise */
+  int first, count, of_all; /**< the first tile, and how many tiles of how many */
+};
+
+/** Draws a schedule, as step 20f has them with 64 rows, and the others with fewer. */
+static Schedule drawn(std::mt19937_64 &rng) {
+  const auto draw = [&](int least, int most) {
+    return least + (int)(rng() % (uint64_t)(most - least + 1));
+  };
+  Schedule s = {};
+  Problem &p = s.problem;
+  p.batch = draw(0, 1) ? draw(1, 5) : draw(1, 100);
+  p.kv_heads = draw(1, 8);
+  p.q_heads = p.kv_heads * draw(1, MAX_GROUP_SIZE);
+  p.q_len = draw(0, 1) ? 1 : draw(1, MAX_NEW_QUERIES);
+  p.head_dim = 64 * draw(1, 2);
+  p.mask = draw(0, 3) ? MASK_CAUSAL : MASK_FULL;
+  p.window = p.mask == MASK_CAUSAL && draw(0, 3) == 0 ? draw(1, 300) : 0;
+  const int longest = draw(1, draw(0, 2) ? 400 : 5000);
+  const bool equal = draw(0, 1);
+  for (int b = 0; b < p.batch; b++) {
+    s.lengths.push_back(equal ? longest : draw(0, draw(0, 5) ? longest : 3));
+    p.kv_len = max(p.kv_len, max(s.lengths[b], 1));
+  }
+  SharesConfig &c = s.config;
+  c.rows = std::vector<int>{1, 4, 8, 16, 64, 64}[draw(0, 5)];
+  c.keys = 16 << draw(0, 2);
+  c.per_sm = c.rows < 8 ? blocks_per_sm(c.rows) : 1;
+  c.part_bytes = 5 * c.rows * p.head_dim;  // messages: 80 bytes for 16 columns
+  c.large_parts = c.rows == 64;
+  const int blocks = block_count(&c);
+  s.places = place_count(&c, &p);
+  for (int b = 0; b < blocks; b++) {
+    s.shares.push_back(share_of_block(p, s.lengths.data(), c.rows, c.keys,
+                                      (LEAST_KEYS + c.keys - 1) / c.keys, blocks, s.places, b));
+  }
+  return s;
+}
+
+/** Which row group it is of all; row_group() is the reverse. */
+static int number_of(const Schedule &s, const RowGroup &group) {
+  return (group.batch * s.problem.kv_heads + group.kv_head) * row_groups(s.problem, s.config.rows) +
+         group.first / s.config.rows;
+}
+
+/** What all blocks have, one after the other, as they go through their shares. Each tile must be
+ * the one after the tile before. */
+static std::vector<Piece> pieces_of(const Schedule &s) {
+  const int groups = s.problem.batch * s.problem.kv_heads * row_groups(s.problem, s.config.rows);
+  std::vector<Piece> pieces;
+  int number = 0, first = 0;  // of the next tile
+  for (int block = 0; block < (int)s.shares.size(); block++) {
+    const Share &share = s.shares[block];
+    if (share.tiles == 0) {
+      assert_int_equal(share.parts, 0);  // nor has it a row group to merge
+      continue;
+    }
+    assert_int_equal(share.length, s.lengths[share.rows.batch]);
+    assert_int_equal(number_of(s, share.rows), number);
+    assert_int_equal(share.first, first);
+    for (int left = share.tiles; left > 0;) {
+      assert_in_range(number, 0, groups - 1);
+      const RowGroup group = row_group(s.problem, s.config.rows, number);
+      const int all = tiles_of_sequence(s.problem, s.lengths[group.batch], s.config.keys).count;
+      const int count = min(all - first, left);
+      pieces.push_back({block, number, group, first, count, all});
+      left -= count, first += count;
+      if (first == all) number++, first = 0;
+    }
+  }
+  assert_int_equal(number, groups);
+  assert_int_equal(first, 0);
+  return pieces;
+}
+
+/** What a share says of its last row group must be so: which blocks have tiles of it. */
+static void assert_ends_are_known(const Schedule &s, const std::vector<Piece> &pieces) {
+  for (size_t i = 0; i < pieces.size(); i++) {
+    if (i + 1 < pieces.size() && pieces[i + 1].block == pieces[i].block) continue;
+    const Share &share = s.shares[pieces[i].block];
+    size_t begin = i, end = i + 1;  // the pieces of the row group
+    while (begin > 0 && pieces[begin - 1].number == pieces[i].number) begin--;
+    while (end < pieces.size() && pieces[end].number == pieces[i].number) end++;
+    assert_int_equal(number_of(s, share.last), pieces[i].number);
+    assert_int_equal(share.begin, pieces[begin].block);
+    assert_int_equal(share.parts, end - begin);
+    assert_int_equal(pieces[end - 1].block, share.begin + share.parts - 1);
+    if (share.parts == 1) continue;  // nobody merges
+    const bool goes_on = end < pieces.size() && pieces[end].block == pieces[end - 1].block;
+    assert_int_equal(share.goes_on != 0, goes_on);
+  }
+}
+
+/** A block leaves a part of what it does not have whole: in the workspace, and in no place where
+ * another part is. */
+static void assert_places_differ(const Schedule &s, const std::vector<Piece> &pieces) {
+  std::vector<bool> taken(s.places);
+  for (const Piece &piece : pieces) {
+    if (piece.count == piece.of_all) continue;
+    const bool begins = piece.first == 0;
+    const int place = s.config.large_parts ? place_of_part(s.problem, s.config.rows, s.places,
+                                                           piece.block, begins, piece.group)
+                                           : 2 * piece.block + begins;
+    assert_in_range(place, 0, s.places - 1);
+    assert_false(taken[place]);
+    taken[place] = true;
+  }
+}
+
+TEST(every_tile_is_in_one_share_and_every_part_in_one_place) {
+  set_variable("SIMT_SMS", "132");
+  std::mt19937_64 rng(20);
+  for (int i = 0; i < 20000; i++) {
+    const Schedule s = drawn(rng);
+    const std::vector<Piece> pieces = pieces_of(s);
+    assert_ends_are_known(s, pieces);
+    assert_places_differ(s, pieces);
+  }
+}
+
+RUN_TESTS_WITH(reset_device, NULL)
