@@ -46,6 +46,9 @@ sanitize_all() {
         echo "sanitize $tool $program -b 2 -H 96 -n 130 -k 90 -m causal -d $d --repeat 0 --check all"
       done
     done
+    # Decode: a thread block for each row group, and so many of them that some step has no places for their parts.
+    "$program" --info -d 128 -n 16 -b 132 -H 4 -G 1 -k 40 --json - 2>/dev/null | grep -q '"kind": "decode"' &&
+      echo "sanitize memcheck $program -d 128 -n 16 -b 132 -H 4 -G 1 -k 40 --repeat 0 --check all"
     # Has no such problems: it takes D = 256 alone, or its gradients would lie like K and V.
     "$program" --info -d 64 --json - 2>/dev/null | grep '"kind"' | grep -qv '"kind": "backward"' || continue
     echo "sanitize memcheck $build/under_test/$(basename "$program") guarded"

@@ -5,7 +5,7 @@ from collections.abc import Container
 
 CALLED_HEAD_DIMS = (64, 128)  # those of most problems of step_under_test.c
 TABLE = re.compile(
-    r"(static constexpr (?:Kernel|Decode|Backward)?Config(?:<[\w, ]*>)? CONFIGS\[\] = \{)(.*?)(\};)", re.DOTALL
+    r"(static constexpr (?:Kernel|Decode|Shares|Backward)?Config(?:<[\w, ]*>)? CONFIGS\[\] = \{)(.*?)(\};)", re.DOTALL
 )
 MACRO = re.compile(r"#define CONFIGS_OF\(([\w, ]+)\)((?:[^\n]*\\\n)*[^\n]*)")
 ENTRY = re.compile(r"\w*CONFIG<(\w+)(?:, (\d+))?[^<>]*>")

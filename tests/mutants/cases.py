@@ -331,8 +331,9 @@ DECODE = [
     "-b 40 -H 2 -G 1 --lengths 0-90 -d 64",
     "-b 1 -H 1 -k 300 -d 64 -i sink",
     "-b 1 -H 1 -k 10 -d 64",  # fewer tiles than the shortest share has
-    "-b 2 -H 2 -G 1 -n 4 --lengths 193,512 -d 64",  # a part in which three of four queries have no key
+    "-b 3 -H 2 -G 1 -n 4 -k 230 -d 64 -m window:164",  # a part in which three of four queries have no key
     "-b 9 -H 3 -G 1 --lengths 10-90 -d 64",  # shares with several row groups that are not full
+    "-b 8 -H 4 -G 2 --lengths 1-3 -d 64 --scale 4",  # rows whose scores are all far below 0
 ]
 DECODE_PAGES = [
     "-b 2 -H 4 -G 2 --lengths 16,49 -d 64 --page-size 16",
@@ -346,6 +347,7 @@ DECODE_E4M3 = [
     "-b 2 -H 4 -G 2 -n 4 --lengths 3,200 -d 64 --kv-dtype e4m3 --layout bnhd -i outlier",
     "-b 1 -H 2 -G 1 -k 1100 -d 64 --kv-dtype e4m3",
     "-b 2 -H 8 -G 1 --lengths 300,33 -d 128 --kv-dtype e4m3",  # other columns of a lane than D = 64
+    "-b 2 -H 20 -G 2 --lengths 70,130 -d 64 --kv-dtype e4m3 -t bf16",
 ]
 
 
@@ -442,11 +444,24 @@ def write_cases(facts: dict, head_dims: Sequence[int], directory: Path) -> list[
     return files
 
 
+def wide_rows(directory: Path) -> list[str]:
+    """16 queries: numbers of fp16 that are small beside the largest of their row, whose keys are 0; and numbers of
+    bf16 far outside of fp16, in another column of each row."""
+    largest = {("q", row, column): 0.003 if column else 2.0**15 for row in range(16) for column in range(64)}
+    small = write_inputs(directory / "small", 16, 70, largest | {("k", key, 0): 0.0 for key in range(70)})
+    huge = write_inputs(directory / "huge", 16, 70, {("q", row, row): 2.0**127 for row in range(16)})
+    for of in (small, huge):
+        write_npy(of / "lengths.npy", "<i4", (1,), [70])
+    return [f"--input {small} --kv-dtype e4m3 --scale 32", f"--input {huge} --kv-dtype e4m3 -t bf16 --scale 2e-38"]
+
+
 def write_decode_cases(facts: dict, directory: Path) -> list[tuple[Path, dict[str, str]]]:
     """The same for a decode step; some it may refuse."""
     lines = (
         DECODE + (DECODE_PAGES if facts["page_sizes"] else []) + (DECODE_E4M3 if "e4m3" in facts["kv_dtypes"] else [])
     )
+    if "e4m3" in facts["kv_dtypes"]:
+        lines += wide_rows(directory)
     runs = [({}, lines)]
     if facts["workspace_zero"] or len(facts["launches"]) == 1:  # blocks that wait for others, in another order
         runs += [({"SIMT_THREADS": "2", "SIMT_ORDER": f"random:{seed}"}, lines[8:11]) for seed in (1, 2)]

@@ -12,7 +12,8 @@ from tests.lib.steps import inherited
 from tests.mutants.enumerate_mutants import Mutant, step_file
 
 # Those of the problems of cases.py. A step with other ones says so in the section [mutants] of its
-# table, where it may also say how it is optimised; -Og is enough for kernels that run for milliseconds.
+# table, where it may also say that another type than fp16, or all, are compiled ("type"), and how it is
+# optimised; -Og is enough for kernels that run for milliseconds.
 HEAD_DIMS = (64, 96)
 
 
@@ -69,7 +70,7 @@ class Workspace:
         configs = (
             configs_of(text, settings.get("called_head_dims", CALLED_HEAD_DIMS))
             if called
-            else configs_of(text, settings.get("head_dims", HEAD_DIMS), "__half")
+            else configs_of(text, settings.get("head_dims", HEAD_DIMS), settings.get("type", "__half"))
         )
         if configs:
             text = with_configs(text, configs)
