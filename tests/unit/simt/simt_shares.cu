@@ -34,7 +34,6 @@ static Schedule drawn(std::mt19937_64 &rng) {
   p.kv_heads = draw(1, 8);
   p.q_heads = p.kv_heads * draw(1, MAX_GROUP_SIZE);
   p.q_len = draw(0, 1) ? 1 : draw(1, MAX_NEW_QUERIES);
-  p.head_dim = 64 * draw(1, 2);
   p.mask = draw(0, 3) ? MASK_CAUSAL : MASK_FULL;
   p.window = p.mask == MASK_CAUSAL && draw(0, 3) == 0 ? draw(1, 300) : 0;
   const int longest = draw(1, draw(0, 2) ? 400 : 5000);
@@ -46,6 +45,7 @@ static Schedule drawn(std::mt19937_64 &rng) {
   SharesConfig &c = s.config;
   c.rows = std::vector<int>{1, 4, 8, 16, 64, 64}[draw(0, 5)];
   c.keys = 16 << draw(0, 2);
+  p.head_dim = 64 << draw(0, c.rows == 64 ? 1 : 2);
   c.per_sm = c.rows < 8 ? blocks_per_sm(c.rows) : 1;
   c.part_bytes = 5 * c.rows * p.head_dim;  // messages: 80 bytes for 16 columns
   c.large_parts = c.rows == 64;
@@ -128,7 +128,15 @@ static void assert_places_differ(const Schedule &s, const std::vector<Piece> &pi
   }
 }
 
-TEST(every_tile_is_in_one_share_and_every_part_in_one_place) {
+/** decode.h says how much a step may have beside the tensors. */
+static void assert_little_memory(const Schedule &s) {
+  const Problem &p = s.problem;
+  const int64_t cache = (int64_t)4 * p.batch * p.kv_heads * p.kv_len * p.head_dim;
+  const int64_t used = (int64_t)s.places * s.config.part_bytes + s.shares.size() * sizeof(Share);
+  assert_true(used <= max(cache / 100, (int64_t)4000000));
+}
+
+TEST(shares_have_every_tile_and_parts_their_places) {
   set_variable("SIMT_SMS", "132");
   std::mt19937_64 rng(20);
   for (int i = 0; i < 20000; i++) {
@@ -136,6 +144,7 @@ TEST(every_tile_is_in_one_share_and_every_part_in_one_place) {
     const std::vector<Piece> pieces = pieces_of(s);
     assert_ends_are_known(s, pieces);
     assert_places_differ(s, pieces);
+    assert_little_memory(s);
   }
 }
 
