@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 from contextlib import suppress
@@ -92,7 +93,7 @@ def make(*words: str, backend: str = "cpu") -> str:
         )
     if done.returncode != 0:
         said = [line for line in done.stderr.splitlines() if line and not line.startswith("make")]
-        first = next((i for i, line in enumerate(said) if "error" in line), 0)
+        first = next((i for i, line in enumerate(said) if re.search("error|undefined (symbol|reference)", line)), 0)
         raise BuildError("\n".join(said[first : first + 8]) or f"make {' '.join(words)}: failed")
     return done.stdout
 

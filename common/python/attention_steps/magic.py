@@ -19,8 +19,7 @@ from .steps import Step, build, step
 CASES = ("-n 256 -H 1", "-n 100 -k 133 -G 1 --mask causal")
 DECODE_CASES = ("-k 256", "-b 2 -n 3 -H 4 -G 2 --lengths 133,70")
 LIMIT = "--time-limit=30"  # seconds, of a kernel that never ends
-# What the compiler and the lab call a cell.
-CELL = "cell.cu"
+CELL = "cell.cu"  # what the compiler and the lab call a cell
 IS_STEP = re.compile(r"^const Step step = ", re.MULTILINE)
 USAGE = "must begin with after=NN, the step that the cell changes, or exercise=exNN; options of the program may follow"
 
@@ -58,10 +57,8 @@ def cell_magic(line: str, cell: str) -> object:
             file.write(cell)
             file.flush()
             print(_classroom("check", name, file.name), end="")
-        if not IS_STEP.search(cell):  # a program of chapter 0
-            return None
-        with suppress(BuildError):  # which the check has told
-            return examined(name, cell, spliced("", cell, ""))
+        with suppress(BuildError):  # which the check has told; programs of chapter 0 are not examined
+            return examined(name, cell, spliced("", cell, ""), options) if IS_STEP.search(cell) else None
         return None
     if kind != "after" or not name:
         raise StepError(f"%%step {line}: {USAGE}")
@@ -119,6 +116,8 @@ def definitions(text: str) -> list[Definition]:
             head = " ".join(body.partition("{")[0].partition(";")[0].split())
             found.append(Definition(_name(head), head, start, number + 1))
             start, body = None, ""
+    if start is not None:
+        raise StepError(f"{CELL}:{start + 1}: what begins here does not end; look for a brace too few or too many")
     return found
 
 

@@ -139,7 +139,7 @@ class Step:
             done = self._run(*words, folder=folder, right=(0, 1))
             lines, first = (x.read_text().splitlines() if x.exists() else [] for x in (report, record))
             lab = [json.loads(_below_root(line)) for line in lines]
-            return Lab.of(lab, json.loads(first[0]) if first else {}, done.stderr, _below_root(done.stdout))
+            return Lab.of(lab, json.loads(first[0]) if first else {}, *map(_below_root, (done.stderr, done.stdout)))
 
     def _words(self, folder: str, arguments: dict) -> list[str]:
         """The words of the command line for the arguments of a call, whose arrays become files in a folder. The
@@ -158,14 +158,14 @@ class Step:
                 Path(folder, "mask").mkdir()
                 words.append(f"--mask={folder}/mask")
                 given |= {f"mask/{name}": x for name, x in mask.items()}
-            case np.ndarray() | list():
+            case _ if mask is not None:
                 words.append(f"--mask={folder}/mask.npy")
                 given["mask"] = mask
         for name, x in given.items():
             np.save(Path(folder, f"{FILES.get(name, name)}.npy"), _as_file(name, np.asarray(x)))
         return words
 
-    def _run(self, *words: str, right: Sequence[int] = (0,), folder: str = "") -> subprocess.CompletedProcess:
+    def _run(self, *words: str, right: Sequence[int] = (0,), folder: str = "\0") -> subprocess.CompletedProcess:
         """Runs the program. Raises StepError with its last line, where arrays have the names of their files in the
         folder, unless the exit code is one of `right`."""
         environment = ENVIRONMENT | os.environ
@@ -175,7 +175,7 @@ class Step:
         if done.returncode not in right:
             said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()
             line = said[-1].replace(f"{self.program.name}: ", f"{self.name}: ", 1)
-            raise StepError(re.sub(rf"{re.escape(folder)}/(?:mask/)?(\w+)\.npy" if folder else "$^", r"\1", line))
+            raise StepError(re.sub(rf"(?:--input )?{re.escape(folder)}(?:: |/(?:mask/)?(\w+)(?:\.npy)?)", r"\1", line))
         return done
 
 

@@ -183,8 +183,12 @@ def test_refusals_are_one_line() -> None:
     for mask, why in (
         (np.ones((3, 101), bool), r"is a mask of \[Nq, Nkv\] = \[3, 101\]"),
         (np.ones((70, 101)), "'<f8'"),
+        (True, "has 0 dimensions"),
+        (((1.0,) * 101,) * 70, "'<f8'"),
     ):
         with pytest.raises(StepError, match="mask: .*" + why):
             called(MASK_STEPS[0], q, k, v, mask=mask)
+    with pytest.raises(StepError, match=f"^{BACKWARD[0].name}: has o.npy but no lse.npy"):
+        called(BACKWARD[0].name, q, k, v, q, q)
     with pytest.raises(StepError, match=f"{BACKWARD[0].name} needs d_o"):
         called(BACKWARD[0].name, q, k, v)

@@ -26,6 +26,8 @@ with open("mine.cu", "w") as file:
 assert (attention_steps.build("mine.cu")(q, q, q, mask="causal")[0] == o).all()
 magic.cell_magic("exercise=ex00", magic._classroom("start", "ex00"))
 magic.cell_magic("exercise=ex05", magic._classroom("start", "ex05"))
+deadlock = magic.cell_magic("exercise=broken18", magic._classroom("start", "broken18"))
+assert deadlock.lab.findings and str(attention_steps.gallery.root()) not in str(deadlock), deadlock
 built = attention_steps.gallery.root() / "build/cpu"
 assert len(list(built.glob("steps/*.o"))) == 0, "a step was compiled again"
 """

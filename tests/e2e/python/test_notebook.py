@@ -84,6 +84,8 @@ def test_a_cell_of_an_exercise_is_examined(capsys: pytest.CaptureFixture) -> Non
     shown = magic.cell_magic("exercise=broken18", magic._classroom("start", "broken18"))
     assert "points: broken18" in capsys.readouterr().out
     assert "the launch ended early" in str(shown) and "background" in shown._repr_html_()
+    shown = magic.cell_magic("exercise=broken18 -n 64", magic._classroom("start", "broken18"))
+    assert shown.options == "-n 64"
 
 
 def test_what_does_not_compile_names_the_line_of_the_cell() -> None:
@@ -92,6 +94,12 @@ def test_what_does_not_compile_names_the_line_of_the_cell() -> None:
     with pytest.raises(BuildError, match=rf"{magic.CELL}:{line}:\d+: error") as refused:
         magic.cell_magic(f"after={TILED}", kernel)
     assert "__syncthreads()" in str(refused.value).splitlines()[-1]
+    other = part(TILED, "multiply_pv")
+    for wrong in (other + kernel.rstrip().removesuffix("}"), other.rstrip() + "}"):
+        with pytest.raises(StepError, match="what begins here does not end") as refused:
+            magic.cell_magic(f"after={TILED}", wrong)
+        at = int(re.match(rf"{magic.CELL}:(\d+):", str(refused.value))[1])
+        assert wrong.splitlines()[at - 1].startswith("template") and at > wrong[: wrong.rindex("template")].count("\n")
     with pytest.raises(StepError, match="must begin with after=NN"):
         magic.cell_magic(TILED, kernel)
 

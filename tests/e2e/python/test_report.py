@@ -113,6 +113,9 @@ def test_what_does_not_compile_says_where(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"/my step.cu:2:9: error: ") as refused:
         attention_steps.build(tmp_path / "my step.cu")
     assert "int x = y;" in str(refused.value)
+    (tmp_path / "none.cu").write_text("int x;\n")
+    with pytest.raises(BuildError, match="undefined symbol `step'"):
+        attention_steps.build(tmp_path / "none.cu")
 
 
 def test_where_nothing_can_be_compiled_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
