@@ -143,7 +143,7 @@ function timesOf(blocks, room, tile) {
   const times = blocks.map(({ bars }) => {
     const place = free.indexOf(Math.min(...free));
     const begin = free[place];
-    const ends = bars.map(({ count }) => free[place] += count * tile + SHARES.start_keys);
+    const ends = bars.map(({ count }) => free[place] += (count + SHARES.end_tiles) * tile);
     busy += free[place] - begin;
     return { place, begin, ends };
   });
