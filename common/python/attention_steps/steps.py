@@ -130,7 +130,7 @@ class Step:
         """Runs the step's program on what a call takes, compares the answer with the reference, and examines the
         kernel. In place of arrays, there may be options of the program, such as `"-n 100 --mask causal"`."""
         with tempfile.TemporaryDirectory() as folder:
-            if not arrays or isinstance(arrays[0], str):
+            if not problem and (not arrays or isinstance(arrays[0], str)):
                 words = shlex.split(" ".join(arrays))
             else:
                 words = self._words(folder, inspect.signature(self.__call__).bind(*arrays, **problem).arguments)

@@ -72,6 +72,8 @@ def test_a_report_of_options_in_place_of_arrays() -> None:
     assert found.right and found.record["seqlen"] == 40
     with pytest.raises(StepError, match="--seqlen 0: "):
         attention_steps.step(NAIVE).lab("-n 0")
+    with pytest.raises(TypeError, match="missing a required argument"):
+        attention_steps.step(NAIVE).lab("-n 40", mask="causal")
     with pytest.raises(TypeError, match="unexpected keyword argument 'msk'"):
         attention_steps.step(NAIVE).lab(*INPUTS, msk="causal")
 
