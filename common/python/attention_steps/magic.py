@@ -102,7 +102,7 @@ def definitions(text: str) -> list[Definition]:
     """What a source defines outside of functions, with the comments before it; clang-format's layout is assumed
     nowhere, but each definition must begin on a line of its own."""
     code = re.sub(r"/\*.*?\*/", lambda match: re.sub(r"[^\n]", " ", match[0]), text, flags=re.DOTALL)
-    lines = [re.sub(r'//.*|"(?:[^"\\]|\\.)*"', "", line) for line in code.split("\n")]
+    lines = [re.sub(r"""//.*|(["'])(?:\\.|(?!\1).)*\1""", "", line) for line in code.split("\n")]
     originals, found, start, depth, body = text.split("\n"), [], None, 0, ""
     for number, line in enumerate(lines):
         if start is None and (not line.strip() or line.startswith("#")):

@@ -47,6 +47,11 @@ def placed(text: str) -> list[tuple[str, int, str]]:
     return found
 
 
+def test_braces_in_texts_are_none() -> None:
+    cell = """int f() {\n  const char c = '{', d = '\\\\';  // }\n  return c == "}\\"{"[0] ? 1'000 : d;  /* { */\n}\nint g;\n"""
+    assert [(item.name, item.first, item.end) for item in magic.definitions(cell)] == [("f", 0, 4), ("g", 4, 5)]
+
+
 def test_what_is_new_comes_before_what_uses_it() -> None:
     cell = '#include "new.cuh"\n\n__device__ int fresh() { return 1; }\n\n' + part(TILED, "multiply_pv")
     whole = magic.spliced(magic.source_of(TILED), cell, "step.cu")
