@@ -475,7 +475,7 @@ def test_host_time_of_a_call() -> None:
     """At most 25 us more than the call of the library with everything at hand."""
     q, k, v = inputs(b=1, h=1, h_kv=1, n=64, n_kv=64)
     o, lse = attention_steps.attention(q, k, v)
-    plan = torch_ops._plan_of("forward", "", (q, k, v), [], False, 0.125)
+    plan = torch_ops._plan_of("forward", "", q, k, v, [], (False, 0.125))
     workspace = torch.zeros(max(plan.workspace, 1), dtype=torch.uint8, device=DEVICE)
     addresses = [x.data_ptr() for x in (workspace, q, k, v, o, lse)]
     function, c, stream = plan.library.library.step_forward, plan.c, torch.cuda.current_stream().cuda_stream
@@ -502,7 +502,7 @@ def test_host_time_of_decode() -> None:
     q, k, v, lengths = small_cache()
     o, lse = attention_steps.decode(q, k, v, lengths)
     schedule = attention_steps.decode_schedule(q, k, lengths)
-    plan = torch_ops._decode_plan((q, k, v), None, True, 0.125, "")
+    plan, _ = torch_ops._decode_plan(q, k, v, None, True, 0.125, "")
     kept = schedule.data_ptr(), schedule.data_ptr() + plan.workspace
     cache = q.data_ptr(), k.data_ptr(), v.data_ptr(), lengths.data_ptr(), None, 0, None, None
     tensors = DecodeTensors(*cache, o.data_ptr(), lse.data_ptr(), *kept)

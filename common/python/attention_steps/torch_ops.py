@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,14 +43,20 @@ torch.library.define(
 
 
 @functools.cache
+def _facts() -> list[dict]:
+    """Of all steps, the last first."""
+    gallery.built(*(f"step{name}" for name in gallery.names()))
+    return [numpy_step(name).facts for name in reversed(gallery.names())]
+
+
+@functools.cache
 def fastest(kind: str, head_dim: int, dtype: str, masks: tuple, capability: int, deterministic=False, rows=0) -> str:
     """The last step in the order of reading that fits: each builds on slower ones. `dtype` is that of K and V of a
     decode step, `rows` are those of a group of heads: a tile of many is slower for a few. `deterministic` is asked of a
     backward step alone; where none of either sort fits, the other is taken."""
-    gallery.built(*(f"step{name}" for name in gallery.names()))
     other = ""
-    for name in reversed(gallery.names()):
-        facts = numpy_step(name).facts
+    for facts in _facts():
+        name = facts["step"].removeprefix("step")
         if facts["kind"] != kind or facts["masks"] != [*masks]:
             continue
         needs = facts["needs_compute_capability"] or 0
@@ -77,6 +84,26 @@ def _like(x: Tensor) -> Tensor:
     return made if made.stride(3) == 1 else torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
+def _for_gradient(x: Tensor, keeps) -> Tensor:
+    """Memory with the strides of x even if there are gaps, as between parts of a packed tensor, so that no copy of x
+    without gaps is needed; `keeps` says whether they are kept."""
+    shape, strides = x.shape, x.stride()
+    return x.new_empty_strided(shape, strides) if keeps(shape, strides) else _like(x)
+
+
+def _keeps(shape: tuple, strides: tuple) -> bool:
+    """Whether rows are as kernels write them, do not overlap, and gaps take at most three times as much memory."""
+    reach = 1
+    for stride, n in sorted(zip(strides, shape)):
+        if n > 1 and stride < reach:
+            return False
+        reach += (n - 1) * stride
+    return _are_chunks.__wrapped__(shape, strides) and reach <= 4 * math.prod(shape)
+
+
+_keeps_gaps = functools.lru_cache(4096)(_keeps)  # for numbers, not for symbols
+
+
 # --- What calls with the same problem share -------------------------------------------------------------
 
 
@@ -97,6 +124,7 @@ def _library(name: str, device: int) -> StepLibrary:
     return StepLibrary(gallery.built(f"libstep{name}.so", backend=f"cuda-sm_{_capability(device)}")[0])
 
 
+@functools.lru_cache(4096)
 def _are_chunks(lengths: tuple, strides: tuple, chunk: int = 8) -> bool:
     """Whether rows are contiguous and begin at multiples of a chunk of 16 bytes, from an address that is one."""
     return strides[3] == 1 and all(n == 1 or (s > 0 and s % chunk == 0) for n, s in zip(lengths[:3], strides))
@@ -114,11 +142,12 @@ def _plan(
 ) -> Plan | None:  # fmt: skip
     """`strides` are those of q, k, v and perhaps o; `masks` and `table` are shapes, too. None if kernels cannot read a
     tensor where it is."""
-    if not all(_are_chunks(*x, 16 // kv_dtype.itemsize) for x in zip((q, k, k), strides)):
+    chunk = 16 // kv_dtype.itemsize
+    if not all(map(_are_chunks, (q, k, k), strides, (16 // dtype.itemsize, chunk, chunk))):
         return None
     forms = DECODE if kind == "decode" else FORMS[len(masks)]
     name = numpy_step(step).name[4:] if step else ""
-    rows = q[1] // k[2 if table else 1] * q[2]
+    rows = q[1] // k[2 if table else 1] * q[2] if kind == "decode" else 0
     name = name or fastest(kind, q[3], DTYPES[kv_dtype], forms, _capability(device.index), deterministic, rows)
     library, (b, heads, n, d), (_, kv_heads, n_kv, _) = _library(name, device.index), q, k
     o = strides[3] if len(strides) > 3 else _like(torch.empty_strided(q, strides[0], device="meta")).stride()
@@ -142,9 +171,9 @@ def _mask(shapes: tuple, addresses: list[int]) -> BlockMask:
     return span_mask(shapes[0], addresses[0]) if len(shapes) == 1 else block_mask(shapes, addresses)
 
 
-def _plan_of(kind: str, step: str, tensors: tuple[Tensor, ...], mask: list[Tensor], *problem) -> Plan | None:
-    q, k, *others = tensors
-    strides = q.stride(), k.stride(), *[x.stride() for x in others]
+def _plan_of(kind: str, step: str, q, k, v, mask: list[Tensor], problem: tuple, *o: Tensor) -> Plan | None:
+    strides = q.stride(), k.stride(), v.stride()
+    strides = strides + (o[0].stride(),) if o else strides
     masks = tuple([x.shape for x in mask]) if mask else ()
     deterministic = kind == "backward" and torch.are_deterministic_algorithms_enabled()
     return _plan(kind, step, deterministic, q.device, q.dtype, k.dtype, q.shape, k.shape, strides, masks, *problem)
@@ -198,11 +227,11 @@ def _on_its_device(function):
 
 @_on_its_device
 def _attention(q, k, v, mask, causal, scale, step, backward):
-    plan, device = _plan_of("forward", step, (q, k, v), mask, causal, scale), q.device
+    plan, device = _plan_of("forward", step, q, k, v, mask, (causal, scale)), q.device
     if plan is None or (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16:
         q, k, v = map(_compact, (q, k, v))
-        plan = _plan_of("forward", step, (q, k, v), mask, causal, scale)
-    o, lse = _like(q), torch.empty_like(plan.rows)
+        plan = _plan_of("forward", step, q, k, v, mask, (causal, scale))
+    o, lse = torch.empty_like(q), torch.empty_like(plan.rows)
     stream = torch._C._cuda_getCurrentRawStream(device.index)
     *beside, _kept = _beside(plan, mask, device, stream) if mask or plan.workspace else (None, None, None, None)
     addresses = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), lse.data_ptr()
@@ -211,18 +240,14 @@ def _attention(q, k, v, mask, causal, scale, step, backward):
     return o, lse
 
 
-torch.library.impl("attention_steps::attention", "cuda", _attention)
-
-
-@torch.library.impl("attention_steps::attention_backward", "cuda")
 @_on_its_device
 def _backward(d_o, q, k, v, o, lse, mask, causal, scale, step):
-    outputs = tuple(map(_like, (q, k, v)))
     # A gradient has the strides of its tensor, and dO has those of O.
-    q, k, v = (_as(made, x) for made, x in zip(outputs, (q, k, v)))
+    outputs = _for_gradient(q, _keeps_gaps), _for_gradient(k, _keeps_gaps), _for_gradient(v, _keeps_gaps)
+    q, k, v = map(_as, outputs, (q, k, v))
     o = _compact(o)
     d_o = _as(o, d_o)
-    plan = _plan_of("backward", step, (q, k, v, o), mask, causal, scale)
+    plan = _plan_of("backward", step, q, k, v, mask, (causal, scale), o)
     stream = torch._C._cuda_getCurrentRawStream(q.device.index)
     found, prepared, workspace, _kept = _beside(plan, mask, q.device, stream)
     tensors = BackwardTensors(*(x.data_ptr() for x in (q, k, v, o, lse, d_o, *outputs)), workspace)
@@ -234,33 +259,38 @@ def _backward(d_o, q, k, v, o, lse, mask, causal, scale, step):
 
 def _as(like: Tensor, x: Tensor) -> Tensor:
     """x, or a copy with the strides of another tensor."""
-    return x if x.stride() == like.stride() and x.data_ptr() % 16 == 0 else torch.empty_like(like).copy_(x)
+    if x.stride() == like.stride() and x.data_ptr() % 16 == 0:
+        return x
+    return like.new_empty_strided(like.shape, like.stride()).copy_(x)
 
 
-def _decode_plan(tensors: tuple[Tensor, ...], page_table: Tensor | None, causal, scale, step) -> Plan:
-    table = () if page_table is None else page_table.shape
-    plan = _plan_of("decode", step, tensors, [], causal, scale, table)
-    if plan is None or any(x.data_ptr() % 16 for x in tensors[1:]):
+def _decode_plan(q: Tensor, k: Tensor, v: Tensor, page_table: Tensor | None, causal, scale, step) -> tuple:
+    """And q, which may be a copy."""
+    problem = causal, scale, () if page_table is None else page_table.shape
+    plan = _plan_of("decode", step, q, k, v, [], problem)
+    if plan is None or q.data_ptr() % 16:
+        q = _compact(q)
+        plan = _plan_of("decode", step, q, k, v, [], problem)
+    if plan is None or (k.data_ptr() | v.data_ptr()) % 16:
         raise StepError("k, v: their rows must be contiguous, and all strides and addresses multiples of 16 bytes")
-    return plan
+    return plan, q
 
 
-@torch.library.impl("attention_steps::decode", "cuda")
 @_on_its_device
 def _decode(q, k, v, lengths, page_table, scales, causal, scale, step, schedule):
-    q, device = _compact(q), q.device
-    plan = _decode_plan((q, k, v), page_table, causal, scale, step)
-    o, lse = _like(q), torch.empty_like(plan.rows)
+    plan, q = _decode_plan(q, k, v, page_table, causal, scale, step)
+    o, lse = torch.empty_like(q), torch.empty_like(plan.rows)
     if schedule is None:
         schedule = _scheduled(q, k, plan, lengths, page_table)
     elif schedule.numel() != plan.workspace + plan.prepared:
         raise StepError("schedule: is of another step, or of tensors of other shapes")
     table, stride = (None, 0) if page_table is None else (page_table.data_ptr(), page_table.stride(0))
     cache = k.data_ptr(), v.data_ptr(), lengths.data_ptr(), table, stride
-    factors = [x.data_ptr() for x in scales] or (None, None)
-    kept = schedule.data_ptr(), schedule.data_ptr() + plan.workspace
-    tensors = DecodeTensors(q.data_ptr(), *cache, *factors, o.data_ptr(), lse.data_ptr(), *kept)
-    stream = torch._C._cuda_getCurrentRawStream(device.index)
+    factors = [x.data_ptr() for x in scales] if scales else (None, None)
+    kept = schedule.data_ptr()
+    outputs = o.data_ptr(), lse.data_ptr(), kept, kept + plan.workspace
+    tensors = DecodeTensors(q.data_ptr(), *cache, *factors, *outputs)
+    stream = torch._C._cuda_getCurrentRawStream(q.device.index)
     plan.library.library.step_decode(plan.c, plan.page_size, tensors, stream)
     return o, lse
 
@@ -273,6 +303,10 @@ def _scheduled(q: Tensor, k: Tensor, plan: Plan, lengths: Tensor, page_table: Te
     stream = torch._C._cuda_getCurrentRawStream(q.device.index)
     plan.library.library.step_schedule(plan.c, plan.page_size, tensors, stream)
     return made
+
+
+for _name, _function in ("attention", _attention), ("attention_backward", _backward), ("decode", _decode):
+    torch.library.impl(f"attention_steps::{_name}", "cuda", _function)
 
 
 # --- On the simulator ---------------------------------------------------------------------------------
@@ -338,7 +372,7 @@ def _forward_fake(q, *_others):
 
 @torch.library.register_fake("attention_steps::attention_backward")
 def _backward_fake(d_o, q, k, v, o, lse, mask, causal, scale, step):
-    return _like(q), _like(k), _like(v)
+    return _for_gradient(q, _keeps), _for_gradient(k, _keeps), _for_gradient(v, _keeps)
 
 
 def _save(ctx, inputs, output):
@@ -353,25 +387,28 @@ def _gradients(ctx, d_o, _):
     none = [None] * len(mask), None, None, None, None
     if d_o is None:
         return None, None, None, *none
-    problem = mask, ctx.causal, ctx.scale, ctx.step
-    return *torch.ops.attention_steps.attention_backward(d_o, q, k, v, o, lse, *problem), *none
+    direct = _is_plain(q) and not torch.is_grad_enabled()  # no gradient of gradients
+    backward = _backward if direct else torch.ops.attention_steps.attention_backward.default
+    return *backward(d_o, q, k, v, o, lse, mask, ctx.causal, ctx.scale, ctx.step), *none
 
 
 torch.library.register_autograd("attention_steps::attention", _gradients, setup_context=_save)
-OPERATOR = torch.ops.attention_steps.attention.default
+
+
+def _is_plain(q: Tensor) -> bool:
+    """Whether kernels may be called without what the dispatcher does for each call."""
+    special = is_compiling() or type(q) is not Tensor or torch._C._len_torch_dispatch_stack()
+    return not special and q.is_cuda and not torch._C._are_functorch_transforms_active()
 
 
 class Eager(torch.autograd.Function):
-    """The same, without what the dispatcher does for each call."""
-
-    setup_context = staticmethod(_save)
+    """What `register_autograd` makes, for such calls."""
 
     @staticmethod
-    def forward(q, *others):
-        if q.is_cuda and type(q) is Tensor and torch._C._len_torch_dispatch_stack() == 0:
-            return _attention(q, *others)
-        with torch._C._AutoDispatchBelowAutograd():
-            return OPERATOR(q, *others)
+    def forward(ctx, *inputs):
+        output = _attention(*inputs)
+        _save(ctx, inputs, output)
+        return output
 
     @staticmethod
     def backward(ctx, *d_outputs):
@@ -415,11 +452,11 @@ def attention(
         blocks = [spans.contiguous()]
     scale = of_q[3] ** -0.5 if scale is None else float(scale)
     inputs = q, k, v, blocks or [], causal, scale, step, backward
-    if is_compiling():
-        return OPERATOR(*inputs)
+    if not _is_plain(q):
+        return torch.ops.attention_steps.attention.default(*inputs)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         return Eager.apply(*inputs)
-    return Eager.forward(*inputs)
+    return _attention(*inputs)
 
 
 def decode(
@@ -465,7 +502,8 @@ def decode(
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
         raise StepError("q, k, v: decode has no gradient; call it under torch.no_grad()")
     scale = q.shape[3] ** -0.5 if scale is None else float(scale)
-    return torch.ops.attention_steps.decode(q, k, v, lengths, page_table, scales, causal, scale, step, schedule)
+    call = _decode if _is_plain(q) else torch.ops.attention_steps.decode.default
+    return call(q, k, v, lengths, page_table, scales, causal, scale, step, schedule)
 
 
 def decode_schedule(
@@ -476,7 +514,7 @@ def decode_schedule(
     layers of a model. None on the simulator."""
     if not q.is_cuda:
         return None
-    plan = _decode_plan((_compact(q), k, k), page_table, causal, 1.0, step)
+    plan, q = _decode_plan(q, k, k, page_table, causal, 1.0, step)
     return _scheduled(q, k, plan, lengths, page_table)
 
 
