@@ -28,7 +28,7 @@ TEXT = (
 )
 
 
-def smollm2(weights: Path | None, longest: int) -> tuple[torch.nn.Module, torch.Tensor]:
+def smollm2(weights: Path | None, longest: int, device: str) -> tuple[torch.nn.Module, torch.Tensor]:
     """The model in float32, and tokens of a text that it can read."""
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -42,7 +42,8 @@ def smollm2(weights: Path | None, longest: int) -> tuple[torch.nn.Module, torch.
         tie_word_embeddings=True, initializer_range=0.04,
     )  # fmt: skip
     torch.manual_seed(1)
-    return LlamaForCausalLM(config), torch.randint(0, 49152, (1, PROMPT + FORCED))
+    with torch.device(device):
+        return LlamaForCausalLM(config), torch.randint(0, 49152, (1, PROMPT + FORCED))
 
 
 @torch.no_grad()
@@ -124,8 +125,8 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 16])
     options = parser.parse_args()
     attention_steps.use_in_transformers()
-    model, tokens = smollm2(options.weights, max(options.caches) + 64)
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    model, tokens = smollm2(options.weights, max(options.caches) + 64, device)
     model, tokens = model.eval().to(device), tokens.to(device)
     exact = scores(model, tokens, "sdpa", False)
     model = model.to(torch.bfloat16)

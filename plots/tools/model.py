@@ -56,7 +56,8 @@ def llama(head_dim: int, options: argparse.Namespace) -> torch.nn.Module:
         hidden_size=options.width, intermediate_size=11 * options.width // 4, num_hidden_layers=options.layers,
         num_attention_heads=options.width // head_dim, head_dim=head_dim, vocab_size=32000, max_position_embeddings=max(options.lengths) + 64,
     )  # fmt: skip
-    return LlamaForCausalLM._from_config(config, attn_implementation="sdpa", dtype=torch.bfloat16).to(options.device)
+    with torch.device(options.device):
+        return LlamaForCausalLM._from_config(config, attn_implementation="sdpa", dtype=torch.bfloat16)
 
 
 def a_pass(model: torch.nn.Module, implementation: str, kind: str, length: int, tokens: int) -> Callable[[], object]:

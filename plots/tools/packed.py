@@ -39,6 +39,11 @@ def batches(documents: list[bytes], length: int, seed: int) -> Iterator[list[tor
         used += len(document) - 1
 
 
+def moved(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """On the device, without waiting for what it still computes."""
+    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x
+
+
 class Documents(train.Run):
     """A run on batches of documents."""
 
@@ -53,21 +58,21 @@ class Documents(train.Run):
         lengths = [len(document) - 1 for document in batch]
         self.tokens.append(sum(lengths))
         if not self.packed:
-            rows = torch.nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=NONE).to(device)
+            rows = moved(torch.nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=NONE), device)
             self.learn(rows[:, 1:], rows[:, :-1].clamp(min=0))
             return
         rest = self.options.length - sum(lengths)  # the end of the sequence is filled, and does not count
         fill = torch.zeros(rest, dtype=torch.long)
         inputs, following, place = (
-            torch.cat([*parts, last])[None].to(device)
+            moved(torch.cat([*parts, last])[None], device)
             for parts, last in (
                 ([x[:-1] for x in batch], fill),
                 ([x[1:] for x in batch], fill + NONE),
                 ([torch.arange(n) for n in lengths], fill),
             )
         )
-        spans = attention_steps.document_spans(torch.tensor([*lengths, rest]), self.options.length).to(device)
-        self.learn(following, inputs, place, spans)
+        spans = attention_steps.document_spans(torch.tensor([*lengths, rest]), self.options.length)
+        self.learn(following, inputs, place, moved(spans, device))
 
 
 def main() -> None:

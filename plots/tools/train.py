@@ -10,6 +10,7 @@ Usage: python3 -m plots.tools.train TEXT [--iterations 500] [--length 4096] [--b
 
 import argparse
 import contextlib
+import functools
 import statistics
 import time
 from pathlib import Path
@@ -82,16 +83,20 @@ class Run:
     def __init__(self, name: str, text: torch.Tensor, options: argparse.Namespace) -> None:
         self.text, self.options, self.losses = text, options, []
         torch.manual_seed(options.seed)
-        self.starts = torch.Generator().manual_seed(options.seed)
         self.place = torch.arange(options.length + 1, device=text.device)
         self.model = Model(options.width, options.layers, options.length, attention_of(name)).to(text.device)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=6e-4, betas=(0.9, 0.95))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=6e-4, betas=(0.9, 0.95), fused=True)
+
+    @functools.cached_property
+    def starts(self) -> torch.Tensor:
+        """Of the sequences of all batches: a copy to the GPU in each iteration would wait for what it still computes."""
+        draw, last = torch.Generator().manual_seed(self.options.seed), len(self.text) - self.options.length - 1
+        count = self.options.iterations, self.options.batch, 1
+        return torch.randint(0, last, count, generator=draw).to(self.text.device)
 
     def step(self) -> None:
         """One batch of sequences that begin anywhere in the text."""
-        last = len(self.text) - self.options.length - 1
-        first = torch.randint(0, last, (self.options.batch, 1), generator=self.starts).to(self.text.device)
-        batch = self.text[first + self.place]
+        batch = self.text[self.starts[len(self.losses)] + self.place]
         self.learn(batch[:, 1:], batch[:, :-1])
 
     def learn(self, following: torch.Tensor, *inputs) -> None:

@@ -488,9 +488,13 @@ def test_host_time_of_a_call() -> None:
         "library": host_us(direct),
         "attention()": host_us(lambda: attention_steps.attention(q, k, v)),
         "with autograd": host_us(lambda: attention_steps.attention(*wanted)),
+        "and backward": host_us(lambda: torch.autograd.grad(attention_steps.attention(*wanted)[0], wanted, o)),
         "by torch.ops": host_us(lambda: OPERATOR(q, k, v, [], False, 0.125, "", "")),
         "PyTorch's": host_us(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v)),
         "PyTorch's with autograd": host_us(lambda: torch.nn.functional.scaled_dot_product_attention(*wanted)),
+        "PyTorch's and backward": host_us(
+            lambda: torch.autograd.grad(torch.nn.functional.scaled_dot_product_attention(*wanted), wanted, o)
+        ),
     }
     print("\nhost us:", ", ".join(f"{what} {us:.1f}" for what, us in times.items()))
     assert times["attention()"] - times["library"] <= 25

@@ -213,21 +213,17 @@ def _beside(plan: Plan, mask: list[Tensor], device: torch.device, stream: int) -
     return found, prepared, None if kept is None else kept.data_ptr(), (memory, kept)
 
 
-def _on_its_device(function):
-    # Calls a function with the device of its first tensor as the current one.
-    @functools.wraps(function)
-    def called(first, *others):
-        if first.device.index == torch._C._cuda_getDevice():
-            return function(first, *others)
-        with torch.cuda.device(first.device):
-            return function(first, *others)
-
-    return called
+def _elsewhere(function, first: Tensor, *others):
+    """Calls a function when the device of its first tensor is not the current one."""
+    with torch.cuda.device(first.device):
+        return function(first, *others)
 
 
-@_on_its_device
 def _attention(q, k, v, mask, causal, scale, step, backward):
-    plan, device = _plan_of("forward", step, q, k, v, mask, (causal, scale)), q.device
+    device = q.device
+    if device.index != torch._C._cuda_getDevice():
+        return _elsewhere(_attention, q, k, v, mask, causal, scale, step, backward)
+    plan = _plan_of("forward", step, q, k, v, mask, (causal, scale))
     if plan is None or (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16:
         q, k, v = map(_compact, (q, k, v))
         plan = _plan_of("forward", step, q, k, v, mask, (causal, scale))
@@ -240,8 +236,9 @@ def _attention(q, k, v, mask, causal, scale, step, backward):
     return o, lse
 
 
-@_on_its_device
 def _backward(d_o, q, k, v, o, lse, mask, causal, scale, step):
+    if q.device.index != torch._C._cuda_getDevice():
+        return _elsewhere(_backward, d_o, q, k, v, o, lse, mask, causal, scale, step)
     # A gradient has the strides of its tensor, and dO has those of O.
     outputs = _for_gradient(q, _keeps_gaps), _for_gradient(k, _keeps_gaps), _for_gradient(v, _keeps_gaps)
     q, k, v = map(_as, outputs, (q, k, v))
@@ -266,22 +263,24 @@ def _as(like: Tensor, x: Tensor) -> Tensor:
 
 def _decode_plan(q: Tensor, k: Tensor, v: Tensor, page_table: Tensor | None, causal, scale, step) -> tuple:
     """And q, which may be a copy."""
-    problem = causal, scale, () if page_table is None else page_table.shape
-    plan = _plan_of("decode", step, q, k, v, [], problem)
+    problem = q.device, q.dtype, k.dtype, q.shape, k.shape
+    more = (), causal, scale, () if page_table is None else page_table.shape
+    plan = _plan("decode", step, False, *problem, (q.stride(), k.stride(), v.stride()), *more)
     if plan is None or q.data_ptr() % 16:
         q = _compact(q)
-        plan = _plan_of("decode", step, q, k, v, [], problem)
+        plan = _plan("decode", step, False, *problem, (q.stride(), k.stride(), v.stride()), *more)
     if plan is None or (k.data_ptr() | v.data_ptr()) % 16:
         raise StepError("k, v: their rows must be contiguous, and all strides and addresses multiples of 16 bytes")
     return plan, q
 
 
-@_on_its_device
 def _decode(q, k, v, lengths, page_table, scales, causal, scale, step, schedule):
+    if q.device.index != torch._C._cuda_getDevice():
+        return _elsewhere(_decode, q, k, v, lengths, page_table, scales, causal, scale, step, schedule)
     plan, q = _decode_plan(q, k, v, page_table, causal, scale, step)
     o, lse = torch.empty_like(q), torch.empty_like(plan.rows)
     if schedule is None:
-        schedule = _scheduled(q, k, plan, lengths, page_table)
+        schedule = _scheduled(q, plan, lengths, page_table)
     elif schedule.numel() != plan.workspace + plan.prepared:
         raise StepError("schedule: is of another step, or of tensors of other shapes")
     table, stride = (None, 0) if page_table is None else (page_table.data_ptr(), page_table.stride(0))
@@ -295,9 +294,10 @@ def _decode(q, k, v, lengths, page_table, scales, causal, scale, step, schedule)
     return o, lse
 
 
-@_on_its_device
-def _scheduled(q: Tensor, k: Tensor, plan: Plan, lengths: Tensor, page_table: Tensor | None) -> Tensor:
+def _scheduled(q: Tensor, plan: Plan, lengths: Tensor, page_table: Tensor | None) -> Tensor:
     """A workspace, 0 as its passes leave it, and a schedule."""
+    if q.device.index != torch._C._cuda_getDevice():
+        return _elsewhere(_scheduled, q, plan, lengths, page_table)
     made = torch.zeros(plan.workspace + plan.prepared, dtype=torch.uint8, device=q.device)
     tensors = DecodeTensors(lengths=lengths.data_ptr(), schedule=made.data_ptr() + plan.workspace)
     stream = torch._C._cuda_getCurrentRawStream(q.device.index)
@@ -515,7 +515,7 @@ def decode_schedule(
     if not q.is_cuda:
         return None
     plan, q = _decode_plan(q, k, k, page_table, causal, 1.0, step)
-    return _scheduled(q, k, plan, lengths, page_table)
+    return _scheduled(q, plan, lengths, page_table)
 
 
 def document_spans(lengths: Tensor, total: int, causal: bool = True) -> Tensor:
