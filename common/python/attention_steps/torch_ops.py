@@ -318,8 +318,8 @@ def _numpy(x: Tensor) -> np.ndarray:
     return x.view(bits.get(x.dtype, x.dtype)).numpy()
 
 
-def _tensor(x: np.ndarray, like: Tensor) -> Tensor:
-    return _like(like).copy_(torch.from_numpy(x).view(like.dtype))
+def _tensor(x: np.ndarray, made: Tensor) -> Tensor:
+    return made.copy_(torch.from_numpy(x).view(made.dtype))
 
 
 def _simulated(kind: str, q: Tensor, dtype: torch.dtype, masks: tuple[str, ...], step: str) -> Step:
@@ -340,14 +340,14 @@ def _numpy_mask(mask: list[Tensor], causal: bool, q: Tensor, k: Tensor) -> objec
 def _attention_cpu(q, k, v, mask, causal, scale, step, backward):
     called = _simulated("forward", q, q.dtype, FORMS[len(mask)], step)
     o, lse = called(*map(_numpy, (q, k, v)), mask=_numpy_mask(mask, causal, q, k), scale=scale)
-    return _tensor(o, q), torch.from_numpy(lse)
+    return _tensor(o, _like(q)), torch.from_numpy(lse)
 
 
 @torch.library.impl("attention_steps::attention_backward", "cpu")
 def _backward_cpu(d_o, q, k, v, o, lse, mask, causal, scale, step):
     called = _simulated("backward", q, q.dtype, FORMS[len(mask)], step)
     found = called(*map(_numpy, (q, k, v, d_o, o, lse)), mask=_numpy_mask(mask, causal, q, k), scale=scale)
-    return tuple(_tensor(x, like) for x, like in zip(found, (q, k, v)))
+    return tuple(_tensor(x, _for_gradient(like, _keeps)) for x, like in zip(found, (q, k, v)))
 
 
 @torch.library.impl("attention_steps::decode", "cpu")
@@ -358,7 +358,7 @@ def _decode_cpu(q, k, v, lengths, page_table, scales, causal, scale, step, sched
         cache = [*cache, ("page_table", _numpy(page_table[:, : -(-int(lengths.max()) // k.shape[1]) or None]))]
     mask = "causal" if causal else "full"
     o, lse = called(*map(_numpy, (q, k, v)), mask=mask, scale=scale, **dict(cache))
-    return _tensor(o, q), torch.from_numpy(lse)
+    return _tensor(o, _like(q)), torch.from_numpy(lse)
 
 
 # --- Shapes and gradients -----------------------------------------------------------------------------
