@@ -90,23 +90,11 @@ class Step:
         return self.path.read_text()
 
     def __call__(
-        self,
-        q: np.ndarray,
-        k: np.ndarray,
-        v: np.ndarray,
-        d_o: np.ndarray | None = None,
-        o: np.ndarray | None = None,
-        lse: np.ndarray | None = None,
-        *,
-        mask: str | np.ndarray | dict | None = None,
-        scale: float | None = None,
-        dtype: str | None = None,
-        lengths: Sequence[int] | None = None,
-        page_table: np.ndarray | None = None,
-        kv_dtype: str | None = None,
-        k_scales: np.ndarray | None = None,
-        v_scales: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, ...]:
+        self, q: np.ndarray, k: np.ndarray, v: np.ndarray, d_o: np.ndarray | None = None, o: np.ndarray | None = None,
+        lse: np.ndarray | None = None, *, mask: str | np.ndarray | dict | None = None, scale: float | None = None,
+        dtype: str | None = None, lengths: Sequence[int] | None = None, page_table: np.ndarray | None = None,
+        kv_dtype: str | None = None, k_scales: np.ndarray | None = None, v_scales: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, ...]:  # fmt: skip
         """O and LSE; of a backward step dQ, dK and dV for a given dO.
 
         `scale` is 1/sqrt(D) unless given. A backward step computes O and LSE by a forward step unless it gets both. A

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,18 +28,15 @@ DECODE = ("full", "causal", "window")
 NEW_QUERIES, GROUP_SIZE, PAGE_SIZES = 16, 16, (16, 32, 64, 128, 256)  # the most, and all, of decode.h
 FULL, PARTIAL = 2, 3  # BlockType of block_mask.h
 
-torch.library.define(
-    "attention_steps::attention", f"(Tensor q, Tensor k, Tensor v, {PROBLEM}, str backward) -> (Tensor, Tensor)"
-)
-torch.library.define(
-    "attention_steps::attention_backward",
-    f"(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {PROBLEM}) -> (Tensor, Tensor, Tensor)",
-)
-torch.library.define(
-    "attention_steps::decode",
-    "(Tensor q, Tensor k, Tensor v, Tensor lengths, Tensor? page_table, Tensor[] scales, bool causal, float scale,"
-    " str step, Tensor? schedule) -> (Tensor, Tensor)",
-)
+LIBRARY = torch.library.Library("attention_steps", "FRAGMENT")
+for _schema in (
+    f"attention(Tensor q, Tensor k, Tensor v, {PROBLEM}, str backward) -> (Tensor, Tensor)",
+    "attention_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, "
+    f"{PROBLEM}) -> (Tensor, Tensor, Tensor)",
+    "decode(Tensor q, Tensor k, Tensor v, Tensor lengths, Tensor? page_table, Tensor[] scales, bool causal,"
+    " float scale, str step, Tensor? schedule) -> (Tensor, Tensor)",
+):
+    LIBRARY.define(_schema)
 
 
 @functools.cache
@@ -107,8 +104,7 @@ _keeps_gaps = functools.lru_cache(4096)(_keeps)  # for numbers, not for symbols
 # --- What calls with the same problem share -------------------------------------------------------------
 
 
-@dataclass
-class Plan:
+class Plan(NamedTuple):
     """Of a step and a problem; `c` is the problem in C, `rows` a tensor of the shape of LSE without memory for it."""
 
     library: StepLibrary
@@ -213,17 +209,19 @@ def _beside(plan: Plan, mask: list[Tensor], device: torch.device, stream: int) -
     return found, prepared, None if kept is None else kept.data_ptr(), (memory, kept)
 
 
-def _elsewhere(function, first: Tensor, *others):
-    """Calls a function when the device of its first tensor is not the current one."""
-    with torch.cuda.device(first.device):
-        return function(first, *others)
+def _on_its_device(function):
+    # Calls a function with the device of its first tensor as the current one.
+    def called(first, *others):
+        if first.device.index == torch._C._cuda_getDevice():
+            return function(first, *others)
+        with torch.cuda.device(first.device):
+            return function(first, *others)
+
+    return called
 
 
 def _attention(q, k, v, mask, causal, scale, step, backward):
-    device = q.device
-    if device.index != torch._C._cuda_getDevice():
-        return _elsewhere(_attention, q, k, v, mask, causal, scale, step, backward)
-    plan = _plan_of("forward", step, q, k, v, mask, (causal, scale))
+    plan, device = _plan_of("forward", step, q, k, v, mask, (causal, scale)), q.device
     if plan is None or (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16:
         q, k, v = map(_compact, (q, k, v))
         plan = _plan_of("forward", step, q, k, v, mask, (causal, scale))
@@ -237,8 +235,6 @@ def _attention(q, k, v, mask, causal, scale, step, backward):
 
 
 def _backward(d_o, q, k, v, o, lse, mask, causal, scale, step):
-    if q.device.index != torch._C._cuda_getDevice():
-        return _elsewhere(_backward, d_o, q, k, v, o, lse, mask, causal, scale, step)
     # A gradient has the strides of its tensor, and dO has those of O.
     outputs = _for_gradient(q, _keeps_gaps), _for_gradient(k, _keeps_gaps), _for_gradient(v, _keeps_gaps)
     q, k, v = map(_as, outputs, (q, k, v))
@@ -275,8 +271,6 @@ def _decode_plan(q: Tensor, k: Tensor, v: Tensor, page_table: Tensor | None, cau
 
 
 def _decode(q, k, v, lengths, page_table, scales, causal, scale, step, schedule):
-    if q.device.index != torch._C._cuda_getDevice():
-        return _elsewhere(_decode, q, k, v, lengths, page_table, scales, causal, scale, step, schedule)
     plan, q = _decode_plan(q, k, v, page_table, causal, scale, step)
     o, lse = torch.empty_like(q), torch.empty_like(plan.rows)
     if schedule is None:
@@ -296,17 +290,11 @@ def _decode(q, k, v, lengths, page_table, scales, causal, scale, step, schedule)
 
 def _scheduled(q: Tensor, plan: Plan, lengths: Tensor, page_table: Tensor | None) -> Tensor:
     """A workspace, 0 as its passes leave it, and a schedule."""
-    if q.device.index != torch._C._cuda_getDevice():
-        return _elsewhere(_scheduled, q, plan, lengths, page_table)
     made = torch.zeros(plan.workspace + plan.prepared, dtype=torch.uint8, device=q.device)
     tensors = DecodeTensors(lengths=lengths.data_ptr(), schedule=made.data_ptr() + plan.workspace)
     stream = torch._C._cuda_getCurrentRawStream(q.device.index)
     plan.library.library.step_schedule(plan.c, plan.page_size, tensors, stream)
     return made
-
-
-for _name, _function in ("attention", _attention), ("attention_backward", _backward), ("decode", _decode):
-    torch.library.impl(f"attention_steps::{_name}", "cuda", _function)
 
 
 # --- On the simulator ---------------------------------------------------------------------------------
@@ -336,21 +324,18 @@ def _numpy_mask(mask: list[Tensor], causal: bool, q: Tensor, k: Tensor) -> objec
     return (place >= limits[..., :1]) & (place < limits[..., 1:])
 
 
-@torch.library.impl("attention_steps::attention", "cpu")
 def _attention_cpu(q, k, v, mask, causal, scale, step, backward):
     called = _simulated("forward", q, q.dtype, FORMS[len(mask)], step)
     o, lse = called(*map(_numpy, (q, k, v)), mask=_numpy_mask(mask, causal, q, k), scale=scale)
     return _tensor(o, _like(q)), torch.from_numpy(lse)
 
 
-@torch.library.impl("attention_steps::attention_backward", "cpu")
 def _backward_cpu(d_o, q, k, v, o, lse, mask, causal, scale, step):
     called = _simulated("backward", q, q.dtype, FORMS[len(mask)], step)
     found = called(*map(_numpy, (q, k, v, d_o, o, lse)), mask=_numpy_mask(mask, causal, q, k), scale=scale)
     return tuple(_tensor(x, _for_gradient(like, _keeps)) for x, like in zip(found, (q, k, v)))
 
 
-@torch.library.impl("attention_steps::decode", "cpu")
 def _decode_cpu(q, k, v, lengths, page_table, scales, causal, scale, step, schedule):
     called = _simulated("decode", q, k.dtype, DECODE, step)
     cache = zip(("lengths", "k_scales", "v_scales"), map(_numpy, (lengths, *scales)))
@@ -359,6 +344,15 @@ def _decode_cpu(q, k, v, lengths, page_table, scales, causal, scale, step, sched
     mask = "causal" if causal else "full"
     o, lse = called(*map(_numpy, (q, k, v)), mask=mask, scale=scale, **dict(cache))
     return _tensor(o, _like(q)), torch.from_numpy(lse)
+
+
+for _name, _of_gpu, _of_cpu in (
+    ("attention", _attention, _attention_cpu),
+    ("attention_backward", _backward, _backward_cpu),
+    ("decode", _decode, _decode_cpu),
+):
+    LIBRARY.impl(_name, _on_its_device(_of_gpu), "CUDA")
+    LIBRARY.impl(_name, _of_cpu, "CPU")
 
 
 # --- Shapes and gradients -----------------------------------------------------------------------------
@@ -398,7 +392,8 @@ torch.library.register_autograd("attention_steps::attention", _gradients, setup_
 def _is_plain(q: Tensor) -> bool:
     """Whether kernels may be called without what the dispatcher does for each call."""
     special = is_compiling() or type(q) is not Tensor or torch._C._len_torch_dispatch_stack()
-    return not special and q.is_cuda and not torch._C._are_functorch_transforms_active()
+    special = special or torch._C._are_functorch_transforms_active()
+    return not special and q.is_cuda and q.device.index == torch._C._cuda_getDevice()
 
 
 class Eager(torch.autograd.Function):
@@ -419,17 +414,9 @@ class Eager(torch.autograd.Function):
 
 
 def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    causal: bool = False,
-    spans: Tensor | None = None,
-    blocks: list[Tensor] | None = None,
-    scale: float | None = None,
-    step: str = "",
-    backward: str = "",
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, spans: Tensor | None = None,
+    blocks: list[Tensor] | None = None, scale: float | None = None, step: str = "", backward: str = "",
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """O and LSE. Tensors are [B, Hq, Nq, D] and [B, Hkv, Nkv, D] of float16 or bfloat16, with any strides: those that
     a kernel cannot read are copied. The causal mask is aligned to the last key, as for new tokens with a cache.
     `spans`, int32 [B or 1, Hq or 1, Nq, 2], gives each query the first of its keys and the end of them, in place of
@@ -460,19 +447,10 @@ def attention(
 
 
 def decode(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lengths: Tensor,
-    *,
-    page_table: Tensor | None = None,
-    k_scales: Tensor | None = None,
-    v_scales: Tensor | None = None,
-    causal: bool = True,
-    scale: float | None = None,
-    schedule: Tensor | None = None,
-    step: str = "",
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, *, page_table: Tensor | None = None,
+    k_scales: Tensor | None = None, v_scales: Tensor | None = None, causal: bool = True, scale: float | None = None,
+    schedule: Tensor | None = None, step: str = "",
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """O and LSE of 1 to 16 new tokens at the end of a cache. q is [B, Hq, Nq, D] of float16 or bfloat16, D = 64, 128 or
     256. k and v are [B, Hkv, longest, D], or pages [pages, page size, Hkv, D] with `page_table`, int32 [B, pages of the
     longest]; they may be views whose strides are multiples of 16 bytes, of the type of q or float8_e4m3fn with
@@ -515,7 +493,7 @@ def decode_schedule(
     if not q.is_cuda:
         return None
     plan, q = _decode_plan(q, k, k, page_table, causal, 1.0, step)
-    return _scheduled(q, plan, lengths, page_table)
+    return _on_its_device(_scheduled)(q, plan, lengths, page_table)
 
 
 def document_spans(lengths: Tensor, total: int, causal: bool = True) -> Tensor:
@@ -548,15 +526,9 @@ def blocks_of(flex: object) -> list[Tensor]:
 
 
 def scaled_dot_product_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
     """As `torch.nn.functional.scaled_dot_product_attention`. Refused are dropout and dense masks: `attention()` takes
     spans of keys. As there, `is_causal` is aligned to the first key."""
     if dropout_p > 0:
