@@ -160,9 +160,10 @@ __global__ void __launch_bounds__(MMA_THREADS, 1) decode_kernel(Problem problem,
   auto *const places = (PartPlace<HEAD_DIM, ROWS> *)t.workspace + 2 * blockIdx.x;
   attend_share<T, LaneTile<T, HEAD_DIM, WARP_KEYS<HEAD_DIM, ROWS>>>(
       problem, t, *(MmaParts<HEAD_DIM, ROWS, Columns64> *)smem,
-      [&](bool begins, int row, int column, const RowResult &part) {
-        *(float4 *)&places[begins].o[row][column] = part.o;
-        if (column == 0) places[begins].lse_log2[row] = part.lse_log2;
+      [&](bool begins, int row, int column, const ColumnSum &part) {
+        const RowResult result = result_of(part);
+        *(float4 *)&places[begins].o[row][column] = result.o;
+        if (column == 0) places[begins].lse_log2[row] = result.lse_log2;
       });
 }
 

@@ -159,15 +159,14 @@ __global__ void __launch_bounds__(MMA_THREADS, 1) decode_kernel(Problem problem,
     return (Message *)t.workspace + (2 * block + begins) * ROWS * HEAD_DIM / MESSAGE_COLUMNS;
   };
   const Share &share = ((const Share *)t.schedule)[blockIdx.x];
-  if (share.parts > 1) touch_places<HEAD_DIM>(share, place);
   using Tile = LaneTile<T, HEAD_DIM, RING_KEYS<HEAD_DIM>>;
   attend_ring<T, Tile, HEAD_DIM, ROWS>(
       problem, t, *(RingShared<Tile, HEAD_DIM, ROWS> *)smem,
-      [&](bool begins, int row, int column, const RowResult &part) {
+      [&](bool begins, int row, int column, const ColumnSum &part) {
         send(place(blockIdx.x, begins) + row * HEAD_DIM / MESSAGE_COLUMNS, column, part);
       });
   if (share.parts < 2) return;
-  merge_messages<T, HEAD_DIM>(problem, t, share, place, *(float(*)[6][MMA_THREADS])smem);
+  merge_messages<T, HEAD_DIM>(problem, t, share, place, *(LaneSums *)smem);
 }
 // [decode_kernel]
 

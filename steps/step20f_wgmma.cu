@@ -156,7 +156,6 @@ __global__ void __launch_bounds__(MMA_THREADS, 1) decode_kernel(Problem problem,
   };
   const auto of_last = [&](int block, bool begins) { return place(block, begins, share.last); };
   if (share.tiles == 0) return;
-  if (share.parts > 1) touch_places<HEAD_DIM>(share, of_last);
   WideRows<HEAD_DIM> rows;
   attend_groups<WIDE_KEYS, WIDE_ROWS>(
       problem, t, share, shared.ring,
@@ -167,13 +166,13 @@ __global__ void __launch_bounds__(MMA_THREADS, 1) decode_kernel(Problem problem,
       [&](const RowGroup &group, bool whole, bool begins, bool, const RowGroup &) {
         store_rows(shared, rows);
         merge_parts<T>(problem, t, shared.parts, group, whole, begins,
-                       [&](bool, int row, int column, const RowResult &part) {
+                       [&](bool, int row, int column, const ColumnSum &part) {
                          send(place(blockIdx.x, begins, group) + row * HEAD_DIM / MESSAGE_COLUMNS,
                               column, part);
                        });
       });
   if (share.parts < 2) return;
-  merge_messages<T, HEAD_DIM>(problem, t, share, of_last, *(float(*)[6][MMA_THREADS])smem);
+  merge_messages<T, HEAD_DIM>(problem, t, share, of_last, *(LaneSums *)smem);
 }
 // [decode_kernel]
 

@@ -11,12 +11,12 @@
 
 // As in steps/step20d_messages.cu:
 
-constexpr int MESSAGE_COLUMNS = 16; /**< of a row: 64 bytes of a part, and 16 of its LSE */
+constexpr int MESSAGE_COLUMNS = 16; /**< of a row: 64 bytes of a part, and 16 of its m and l */
 
-/** Some columns of a part of a row, and its LSE in the last four words. */
+/** Some columns of a part of a row. No word is 0 when it is there. */
 struct Message {
-  /** No word is 0 when it is there. */
-  float4 o[MESSAGE_COLUMNS / 4], lse_log2; /**< likewise */
+  float4 o[MESSAGE_COLUMNS / 4]; /**< O, times l */
+  float4 m_and_l;                /**< as in Part, and two ones: 16 bytes are stored at a time */
 };
 
 /** The same number, but not with all bits 0. */
@@ -30,118 +30,121 @@ __device__ __forceinline__ bool is_there(const float4 &words) {
          __float_as_uint(words.z) != 0 && __float_as_uint(words.w) != 0;
 }
 
-/** Stores four columns, numbered from the first of message 0, and with the first of each LSE. */
-__device__ __forceinline__ void store(Message *to, int column, const float4 &o, const float4 &lse) {
+/** Stores four columns, numbered from the first of message 0, and with the first of each m, l. */
+__device__ __forceinline__ void store(Message *to, int column, const float4 &o,
+                                      const float4 &m_and_l) {
   to += column / MESSAGE_COLUMNS;
   store_relaxed(&to->o[column / 4 % 4], o);
-  if (column % MESSAGE_COLUMNS == 0) store_relaxed(&to->lse_log2, lse);
+  if (column % MESSAGE_COLUMNS == 0) store_relaxed(&to->m_and_l, m_and_l);
 }
 
 /** Sends four columns of a row. */
-__device__ __forceinline__ void send(Message *row, int column, const RowResult &part) {
+__device__ __forceinline__ void send(Message *row, int column, const ColumnSum &part) {
   const float4 o = make_float4(never_zero(part.o.x), never_zero(part.o.y), never_zero(part.o.z),
                                never_zero(part.o.w));
-  store(row, column, o, make_float4(never_zero(part.lse_log2), 1, 1, 1));
+  store(row, column, o, make_float4(never_zero(part.m), never_zero(part.l), 1, 1));
 }
 
-/** Stores zeros, which are there already, where this block will send the part of its last row
- * group. So the places are in L2 when others read them. place() says where the messages of a part
- * are. */
-template <int HEAD_DIM, typename Place>
-__device__ __forceinline__ void touch_places(const Share &share, Place place) {
-  Message *const messages = place(blockIdx.x, (int)blockIdx.x == share.begin);
-  const int columns = (share.last.end - share.last.first) * HEAD_DIM;
-  for (int i = 4 * threadIdx.x; i < columns; i += 4 * MMA_THREADS) store(messages, i, {}, {});
-}
+constexpr int AT_ONCE = 4; /**< parts that a lane asks for before it looks at the first */
 
-/** Parts of four columns that are merged, O times l. */
-struct ColumnSum {
-  float4 o;   /**< of the four columns */
-  float m, l; /**< as in Part */
-};
-
-/** Adds O of another part with this maximum; its l is `l`, and O times l is `o`. */
-__device__ __forceinline__ void add_part(ColumnSum &sum, const float4 &o, float m, float l) {
-  const float most = fmaxf(sum.m, m);
-  const float rescale = exp2_approx(sum.m - most), factor = exp2_approx(m - most);
-  sum.m = most, sum.l = rescale * sum.l + factor * l;
-  sum.o.x = rescale * sum.o.x + factor * o.x, sum.o.y = rescale * sum.o.y + factor * o.y;
-  sum.o.z = rescale * sum.o.z + factor * o.z, sum.o.w = rescale * sum.o.w + factor * o.w;
-}
-
-/** Merges lanes that are `distance`, 2 * `distance`, .. apart; each gets the result. */
-__device__ __forceinline__ void merge_lanes(ColumnSum &sum, int distance) {
-  for (; distance < WARP_SIZE; distance *= 2) {
-    const auto other = [&](float x) { return __shfl_xor_sync(FULL_WARP, x, distance); };
-    const float4 o = make_float4(other(sum.o.x), other(sum.o.y), other(sum.o.z), other(sum.o.w));
-    add_part(sum, o, other(sum.m), other(sum.l));
-  }
-}
-
-/** Receives parts slot, slot + every, .. of four columns of a message, if `valid`, and leaves zeros
- * for the next pass. Four neighbouring lanes have a message; message(i) is that of part i. */
+/** Receives parts slot, slot + slots, .. of four columns of a message, and leaves zeros for the
+ * next pass. Four neighbouring lanes have a message; message(i) is that of part i. Lanes that have
+ * none come along, not `valid`, since all lanes of a warp meet here. */
 template <typename PartMessage>
-__device__ __forceinline__ ColumnSum receive(int slot, int every, int parts, bool valid,
+__device__ __forceinline__ ColumnSum receive(int slot, int slots, int parts, bool valid,
                                              PartMessage message) {
-  constexpr int AT_ONCE = 3;
   const int four = threadIdx.x % 4;
-  ColumnSum sum = {make_float4(0, 0, 0, 0), -FLT_MAX, 0.0f};
-  for (int first = 0; first < parts; first += AT_ONCE * every) {
-    float4 o[AT_ONCE] = {}, lse_log2[AT_ONCE] = {};
-    const auto part = [&](int i) { return first + slot + i * every; };
+  ColumnSum sum;
+  for (int first = 0; first < parts; first += AT_ONCE * slots) {
+    float4 o[AT_ONCE] = {}, m_and_l[AT_ONCE] = {};
+    const auto part = [&](int i) { return first + slot + i * slots; };
     for (bool waits = true; waits;) {
       waits = false;
 #pragma unroll
       for (int i = 0; i < AT_ONCE; i++) {
-        if (!valid || part(i) >= parts || (is_there(o[i]) && is_there(lse_log2[i]))) continue;
+        if (!valid || part(i) >= parts || (is_there(o[i]) && is_there(m_and_l[i]))) continue;
         o[i] = load_relaxed(&message(part(i))->o[four]);
-        lse_log2[i] = load_relaxed(&message(part(i))->lse_log2);
+        m_and_l[i] = load_relaxed(&message(part(i))->m_and_l);
         waits = true;
       }
     }
-    __syncwarp();  // all four lanes have LSE
+    ColumnSum received[AT_ONCE];
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {
-      if (!valid || part(i) >= parts) continue;
-      add_part(sum, o[i], lse_log2[i].x, 1.0f);
-      store(message(part(i)), 4 * four, {}, {});
+      if (valid && part(i) < parts) received[i] = {o[i], m_and_l[i].x, m_and_l[i].y};
+    }
+    add_parts(sum, received);
+    __syncwarp();  // all four lanes have m and l
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) {
+      if (valid && part(i) < parts) store(message(part(i)), 4 * four, {}, {});
     }
   }
   return sum;
 }
 
-/** Merges this block's columns of the last row group of its share. Neighbouring lanes have the
- * neighbouring columns of a part, by fours. */
+/** Merges lanes that are 4, 8, .. apart, of `slots` times four lanes; each gets the result. */
+__device__ __forceinline__ void merge_lanes(ColumnSum &sum, int slots) {
+  const float own = sum.m;
+#pragma unroll
+  for (int n = 1; n < WARP_SIZE / 4; n *= 2) {
+    if (n < slots) sum.m = fmaxf(sum.m, __shfl_xor_sync(FULL_WARP, sum.m, 4 * n));
+  }
+  const float factor = exp2_approx(own - sum.m);
+  float *const numbers[] = {&sum.o.x, &sum.o.y, &sum.o.z, &sum.o.w, &sum.l};
+#pragma unroll
+  for (float *x : numbers) {
+    *x *= factor;
+#pragma unroll
+    for (int n = 1; n < WARP_SIZE / 4; n *= 2) {
+      if (n < slots) *x += __shfl_xor_sync(FULL_WARP, *x, 4 * n);
+    }
+  }
+}
+
+/** What the lanes of all warps have received. */
+struct LaneSums {
+  float4 o[MMA_THREADS];       /**< as in ColumnSum */
+  float2 m_and_l[MMA_THREADS]; /**< likewise */
+};
+
+/** Merges this block's columns of the last row group of its share: of n blocks, each has every n-th
+ * message. Neighbouring lanes have other columns of a part, by fours, and the next ones another
+ * part: the first eight are merged by shuffles, and more by way of shared memory. */
 template <typename T, int HEAD_DIM, typename Place>
 __device__ __forceinline__ void merge_messages(const Problem &problem, const DecodeTensors &t,
-                                               const Share &share, Place place,
-                                               float (&sums)[6][MMA_THREADS]) {
-  const int blocks = share.parts - share.goes_on, number = (int)blockIdx.x - share.begin;
+                                               const Share &share, Place place, LaneSums &sums) {
+  constexpr int MOST = WARP_SIZE / 4, FOURS = MMA_THREADS / 4;
+  const int blocks = share.parts - share.goes_on;
   const int messages = (share.last.end - share.last.first) * HEAD_DIM / MESSAGE_COLUMNS;
-  const int begin = number * messages / blocks, end = (number + 1) * messages / blocks;
-  int width = 4;  // threads that have different columns
-  while (width < 4 * (end - begin) && width < MMA_THREADS) width *= 2;
-  const int lane = threadIdx.x % width, slot = threadIdx.x / width;
-  for (int first = begin; first < end; first += width / 4) {
-    const int message = first + lane / 4;
-    ColumnSum sum = receive(slot, MMA_THREADS / width, share.parts, message < end, [&](int part) {
+  int slots = 1;  // fours of lanes for each message: a power of two
+  while (2 * slots < share.parts && slots < MOST) slots *= 2;
+  if (share.parts > MOST * AT_ONCE) slots = FOURS;
+  const int slot = threadIdx.x / 4 % slots, number = threadIdx.x / 4 >> (__ffs(slots) - 1);
+  for (int first = (int)blockIdx.x - share.begin; first < messages;
+       first += FOURS / slots * blocks) {
+    const int message = first + number * blocks;
+    const int column = message * MESSAGE_COLUMNS + threadIdx.x % 4 * 4;
+    const ResultRow<T> row = result_row<T>(problem, t, share.last, column / HEAD_DIM);
+    ColumnSum sum = receive(slot, slots, share.parts, message < messages, [&](int part) {
       return place(share.begin + part, part == 0) + message;
     });
-    merge_lanes(sum, width);
-    __syncthreads();  // shared memory of the warps, or the sums before, are not needed any more
-    for (int i = 0; i < 6; i++) sums[i][threadIdx.x] = ((const float *)&sum)[i];
-    __syncthreads();  // the sums are there
-    if (slot > 0 || message >= end) continue;
-    for (int i = lane + max(width, WARP_SIZE); i < MMA_THREADS; i += max(width, WARP_SIZE)) {
-      const float4 o = make_float4(sums[0][i], sums[1][i], sums[2][i], sums[3][i]);
-      add_part(sum, o, sums[4][i], sums[5][i]);
+    if (slots > MOST) {
+      __syncthreads();  // shared memory of the warps, or the sums before, are not needed any more
+      sums.o[threadIdx.x] = sum.o, sums.m_and_l[threadIdx.x] = make_float2(sum.m, sum.l);
+      __syncthreads();  // the sums are there
+      if (threadIdx.x >= WARP_SIZE) continue;
+      ColumnSum warps[MMA_WARPS];
+#pragma unroll
+      for (int i = 0; i < MMA_WARPS; i++) {
+        const int thread = threadIdx.x + i * WARP_SIZE;
+        warps[i] = {sums.o[thread], sums.m_and_l[thread].x, sums.m_and_l[thread].y};
+      }
+      sum = {};
+      add_parts(sum, warps);
     }
-    const float factor = sum.l == 0.0f ? 0.0f : 1.0f / sum.l;
-    const float4 o =
-        make_float4(sum.o.x * factor, sum.o.y * factor, sum.o.z * factor, sum.o.w * factor);
-    const int column = message * MESSAGE_COLUMNS + lane % 4 * 4;
-    const QueryRow of = row_of_group(problem, share.last, share.last.first + column / HEAD_DIM);
-    store_result<T>(problem, t, of, column % HEAD_DIM, {o, sum.m + log2_approx(sum.l)});
+    merge_lanes(sum, slots);
+    if (slot == 0 && message < messages) store_sum(row, column % HEAD_DIM, sum);
   }
 }
 

@@ -245,24 +245,93 @@ __device__ __forceinline__ void store_rows(MmaParts<HEAD_DIM, ROWS, Columns> &pa
   }
 }
 
+/** Four columns of a part, or of several; at first without a key. */
+struct ColumnSum {
+  float4 o = {};                /**< O of these columns, times l */
+  float m = -FLT_MAX, l = 0.0f; /**< as in Part */
+};
+
+/** Adds parts. The largest m comes first, so that no exponential waits for another. */
+template <int COUNT>
+__device__ __forceinline__ void add_parts(ColumnSum &sum, const ColumnSum (&parts)[COUNT]) {
+  float m = sum.m;
+#pragma unroll
+  for (const ColumnSum &part : parts) m = fmaxf(m, part.m);
+  const float rescale = exp2_approx(sum.m - m);
+  sum.m = m, sum.l *= rescale;
+  sum.o.x *= rescale, sum.o.y *= rescale, sum.o.z *= rescale, sum.o.w *= rescale;
+#pragma unroll
+  for (const ColumnSum &part : parts) {
+    const float factor = exp2_approx(part.m - m);
+    sum.l += factor * part.l;
+    sum.o.x += factor * part.o.x, sum.o.y += factor * part.o.y;
+    sum.o.z += factor * part.o.z, sum.o.w += factor * part.o.w;
+  }
+}
+
+/** What a softmax gives of which nothing is missing. */
+__device__ __forceinline__ RowResult result_of(const ColumnSum &sum) {
+  const float factor = sum.l == 0.0f ? 0.0f : 1.0f / sum.l;
+  return {make_float4(sum.o.x * factor, sum.o.y * factor, sum.o.z * factor, sum.o.w * factor),
+          sum.m + log2_approx(sum.l)};
+}
+
+/** Where a row of O and its LSE are. */
+template <typename T>
+struct ResultRow {
+  T *o;       /**< its first column */
+  float *lse; /**< of the row */
+};
+
+/** Those of a row of a row group. This divides, so it comes before what others wait for. */
+template <typename T>
+__device__ __forceinline__ ResultRow<T> result_row(const Problem &problem, const DecodeTensors &t,
+                                                   const RowGroup &group, int row) {
+  const QueryRow of = row_of_group(problem, group, group.first + row);
+  const int head = of.head - group.batch * problem.q_heads;
+  return {(T *)t.o + group.batch * problem.o_strides.batch + head * problem.o_strides.head +
+              of.query * problem.o_strides.row,
+          t.lse + (int64_t)of.head * problem.q_len + of.query};
+}
+
+/** Stores four columns of a row, and with the first of them LSE. */
+template <typename T>
+__device__ __forceinline__ void store_sum(const ResultRow<T> &row, int column,
+                                          const ColumnSum &sum) {
+  const RowResult result = result_of(sum);
+  store_four(row.o + column, result.o);
+  if (column == 0) *row.lse = result.lse_log2 * LN_2;
+}
+
 /** Merges the parts of all warps, in four columns of a row. */
 template <int HEAD_DIM, int ROWS, typename Columns, int PARTS>
-__device__ __forceinline__ RowResult
+__device__ __forceinline__ ColumnSum
 merge_row(const MmaParts<HEAD_DIM, ROWS, Columns, PARTS> &parts, int row, int column) {
-  float m = -FLT_MAX, l = 0.0f;
-  float4 o = make_float4(0, 0, 0, 0);
-#pragma unroll
-  for (int part = 0; part < PARTS; part++) m = fmaxf(m, parts.m[part][row]);
+  ColumnSum sum, warps[PARTS];
 #pragma unroll
   for (int i = 0; i < PARTS; i++) {
-    const float rescale = exp2_approx(parts.m[i][row] - m);
-    const float4 part = *(const float4 *)&parts.o[i][row][column];
-    l += rescale * parts.l[i][row];
-    o.x += rescale * part.x, o.y += rescale * part.y;
-    o.z += rescale * part.z, o.w += rescale * part.w;
+    warps[i] = {*(const float4 *)&parts.o[i][row][column], parts.m[i][row], parts.l[i][row]};
   }
-  const float factor = l == 0.0f ? 0.0f : 1.0f / l;
-  return {make_float4(o.x * factor, o.y * factor, o.z * factor, o.w * factor), m + log2_approx(l)};
+  add_parts(sum, warps);
+  return sum;
+}
+
+/** Merges the parts of a row group. What the block does not have `whole` goes to keep_part(), as in
+ * attend_share(). */
+template <typename T, typename Parts, typename KeepPart>
+__device__ __forceinline__ void merge_parts(const Problem &problem, const DecodeTensors &t,
+                                            const Parts &parts, const RowGroup &group, bool whole,
+                                            bool begins, KeepPart keep_part) {
+  constexpr int FOURS = Parts::COLUMNS_OF_ROW / 4;
+  for (int i = threadIdx.x; i < (group.end - group.first) * FOURS; i += MMA_THREADS) {
+    const int row = i / FOURS, column = i % FOURS * 4;
+    const ColumnSum sum = merge_row(parts, row, column);
+    if (whole) {
+      store_sum(result_row<T>(problem, t, group, row), column, sum);
+    } else {
+      keep_part(begins, row, column, sum);
+    }
+  }
 }
 
 /** Looks up the page of each 16 keys of the next tile. A page has at least as many. */
@@ -299,7 +368,7 @@ struct Scales {
 };
 
 /** Computes a share of all tiles. What the block does not finish alone goes to keep_part(): whether
- * the row group begins in this share, the row in it, a column, and the part of four columns.
+ * the row group begins in this share, the row in it, a column, and the part in four columns.
  *
  * `Tile` is what a lane has of K and V of KEYS_OF_TILE keys. It comes with begin_rows(), load_k(),
  * load_v(), multiply_qk() and multiply_pv(). The next K is asked for as soon as S is computed, the
@@ -347,16 +416,7 @@ __device__ __forceinline__ void attend_share(
     }
     store_rows(warps, rows, group.end - group.first, scales.o);
     __syncthreads();  // the parts of all warps are there
-    for (int i = threadIdx.x; i < (group.end - group.first) * HEAD_DIM / 4; i += MMA_THREADS) {
-      const int row = i / (HEAD_DIM / 4), column = i % (HEAD_DIM / 4) * 4;
-      const RowResult result = merge_row(warps, row, column);
-      if (count < all) {
-        keep_part(first == 0, row, column, result);
-      } else {  // the block has all keys
-        const QueryRow of = row_of_group(problem, group, group.first + row);
-        store_result<T>(problem, t, of, column, result);
-      }
-    }
+    merge_parts<T>(problem, t, warps, group, count == all, first == 0, keep_part);
     left -= count;
     if (left == 0) break;
     __syncthreads();  // they have been read and can be overwritten

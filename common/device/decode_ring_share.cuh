@@ -86,24 +86,6 @@ __device__ __forceinline__ void attend_rows(MmaRows<HEAD_DIM, ROWS> &rows, Share
   }
 }
 
-/** Merges the parts of a row group. What the block does not have `whole` goes to keep_part(), as in
- * attend_share(). */
-template <typename T, typename Parts, typename KeepPart>
-__device__ __forceinline__ void merge_parts(const Problem &problem, const DecodeTensors &t,
-                                            const Parts &parts, const RowGroup &group, bool whole,
-                                            bool begins, KeepPart keep_part) {
-  constexpr int FOURS = Parts::COLUMNS_OF_ROW / 4;
-  for (int i = threadIdx.x; i < (group.end - group.first) * FOURS; i += MMA_THREADS) {
-    const int row = i / FOURS, column = i % FOURS * 4;
-    const RowResult result = merge_row(parts, row, column);
-    if (whole) {
-      store_result<T>(problem, t, row_of_group(problem, group, group.first + row), column, result);
-    } else {
-      keep_part(begins, row, column, result);
-    }
-  }
-}
-
 /** Goes through the row groups of a share. attend() computes this worker's tiles of one, from its
  * first to the end; end() gets the row group, whether the block has all of its tiles, whether the
  * first is among them, and the row group that comes next, if one does. */
