@@ -22,6 +22,7 @@ EXAMINED = "races,bounds,init,alignment,blocks,traffic,banks,counts"
 # Most problems are so small that threads that wait actively would only be in the way.
 ENVIRONMENT = {"OMP_WAIT_POLICY": "passive"}
 FILES = {"d_o": "do"}  # of arrays, if they have other names
+ONLY = {"backward": ("d_o", "o", "lse"), "decode": ("lengths", "page_table", "k_scales", "v_scales")}
 AXES = {"q": 3, "k": 3, "v": 3, "d_o": 3, "o": 3, "lse": 2}  # of arrays without a batch
 
 
@@ -133,9 +134,10 @@ class Step:
         """The words of the command line for the arguments of a call, whose arrays become files in a folder. The
         program checks them."""
         given = {name: x for name, x in arguments.items() if (x is not None or name in "qkv") and name != "self"}
-        for name, kind in (("d_o", "backward"), ("lengths", "decode")):
-            if (name in given) != (self.facts["kind"] == kind):
-                raise StepError(f"{self.name} {'takes no' if name in given else 'needs'} {name}")
+        for kind, name in ((kind, name) for kind, names in ONLY.items() for name in names):
+            is_given, is_own = name in given, self.facts["kind"] == kind
+            if is_given > is_own or is_given < is_own and name == ONLY[kind][0]:  # which it needs
+                raise StepError(f"{self.name} {'takes no' if is_given else 'needs'} {name}")
         given.setdefault("dtype", "bf16" if np.asarray(given["q"]).dtype.name in ("uint16", "bfloat16") else "fp16")
         options = {"scale": "scale", "dtype": "out-dtype" if self.facts["fp8"] else "dtype", "kv_dtype": "kv-dtype"}
         words = [f"--input={folder}", *(f"--{options[name]}={given.pop(name)}" for name in options if name in given)]
@@ -156,10 +158,8 @@ class Step:
     def _run(self, *words: str, right: Sequence[int] = (0,), folder: str = "\0") -> subprocess.CompletedProcess:
         """Runs the program. Raises StepError with its last line, where arrays have the names of their files in the
         folder, unless the exit code is one of `right`."""
-        environment = ENVIRONMENT | os.environ
-        done = subprocess.run(
-            [self.program, *words], env=environment, capture_output=True, text=True, errors="replace", check=False
-        )
+        command, environment = [self.program, *words], ENVIRONMENT | os.environ
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode not in right:
             said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()
             line = said[-1].replace(f"{self.program.name}: ", f"{self.name}: ", 1)

@@ -171,6 +171,8 @@ def test_refusals_are_one_line() -> None:
         ((q, k, v), {"dtype": "fp8"}, "--dtype fp8: must be fp16 or bf16"),
         ((q, k, v), {"scale": -1.0}, "--scale -1.0: must be positive, from"),
         ((q, k, v), {"lengths": [3, 3]}, f"{tiled} takes no lengths"),
+        ((q, k, v), {"lse": q[..., 0]}, f"{tiled} takes no lse"),
+        ((q, k, v), {"k_scales": np.ones((2, 2))}, f"{tiled} takes no k_scales"),
         ((q, k, v), {"kv_dtype": "e4m3"}, f"--kv-dtype: {tiled} is no decode step"),
         ((q, k, v, q), {}, f"{tiled} takes no d_o"),
         ((large, large, large), {}, "q: element [0, 0, 0, 0] is 1e+06, beyond the largest fp16"),
