@@ -72,14 +72,8 @@ def source_of(name: str) -> str:
 
 
 def _classroom(*words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "steps/exercises/classroom.py", *words],
-        cwd=gallery.root(),
-        env=gallery.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words, root, env = (sys.executable, "steps/exercises/classroom.py", *words), gallery.root(), gallery.environment()
+    done = subprocess.run(words, cwd=root, env=env, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         raise StepError((done.stderr.strip().splitlines() or ["classroom.py failed"])[-1])
     return done.stdout

@@ -138,6 +138,9 @@ class Step:
             is_given, is_own = name in given, self.facts["kind"] == kind
             if is_given > is_own or is_given < is_own and name == ONLY[kind][0]:  # which it needs
                 raise StepError(f"{self.name} {'takes no' if is_given else 'needs'} {name}")
+        for name in {"k_scales", "v_scales"} & given.keys():
+            if np.asarray(given[name[0]]).dtype != np.uint8:
+                raise StepError(f"{name}: must be given only with {name[0]} of type uint8, the bits of e4m3")
         given.setdefault("dtype", "bf16" if np.asarray(given["q"]).dtype.name in ("uint16", "bfloat16") else "fp16")
         options = {"scale": "scale", "dtype": "out-dtype" if self.facts["fp8"] else "dtype", "kv_dtype": "kv-dtype"}
         words = [f"--input={folder}", *(f"--{options[name]}={given.pop(name)}" for name in options if name in given)]

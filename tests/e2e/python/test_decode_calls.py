@@ -58,6 +58,8 @@ def test_a_cache_in_e4m3() -> None:
     expected = called(q, k, v, lengths=p.lengths, kv_dtype="e4m3")
     found = called(q, k_bits, v_bits, lengths=p.lengths, k_scales=k_scales, v_scales=v_scales)
     assert all((a == b).all() for a, b in zip(found, expected, strict=True))
+    with pytest.raises(StepError, match="v_scales: must be given only with v of type uint8"):
+        called(q, k_bits, v, lengths=p.lengths, k_scales=k_scales, v_scales=v_scales)
     with pytest.raises(StepError, match="k_scales: cannot open"):
         called(q, k_bits, v_bits, lengths=p.lengths)
 
