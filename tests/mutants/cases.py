@@ -335,6 +335,7 @@ DECODE = [
     "-b 9 -H 3 -G 1 --lengths 10-90 -d 64",  # shares with several row groups that are not full
     # Windows begin with a tile and at its second key, and the first query sees all of the last tile but one key.
     "-b 1 -H 4 -G 2 -n 2 -k 192 -d 64 -m window:127",
+    "-b 2 -H 12 -G 2 --lengths 33,300 -d 128",
     "-b 8 -H 4 -G 2 --lengths 1-3 -d 64 --scale 4",  # rows whose scores are all far below 0
 ]
 DECODE_PAGES = [
