@@ -1,4 +1,4 @@
-/** @file Schedules of step 20 and later on 132 multiprocessors: every tile is in one share, and
+/** @file Schedules of equal shares on 132 multiprocessors: every tile is in one share, and
  * every part has a place of its own. A pass of so many blocks would take the CPU backend long, so
  * the tests of the steps have four multiprocessors. */
 #include <random>
@@ -25,7 +25,7 @@ struct Piece {
 
 static SharesConfig configs[1]; /**< of the step that makes the schedule */
 
-/** Draws a schedule, as step 20f has them with 64 rows, and the others with fewer. */
+/** Draws a schedule, as a step with 64 rows of wgmma has them, or one with fewer rows. */
 static Schedule drawn(std::mt19937_64 &rng) {
   const auto draw = [&](int least, int most) {
     return least + (int)(rng() % (uint64_t)(most - least + 1));
