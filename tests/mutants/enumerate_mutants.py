@@ -15,6 +15,10 @@ HEADERS = (
     "backward_tile",
     "convert",
     "copy_tile",
+    "decode_mma",
+    "decode_part_places",
+    "decode_ring_share",
+    "decode_shares_launch",
     "dq_sums",
     "fragments",
     "heads",
@@ -87,6 +91,8 @@ def _examined(root: Path, step: str) -> list[tuple[Source, Part]]:
         for part in header.parts
         if part.is_function and Path(header.path).stem in included
     ]
+    # A kernel is not called, but its name is in the source that launches it.
+    pending |= {p.name for h, p in functions if "__global__" in h.between(p.first, p.body) and p.name in own.text}
     reached: set[str] = set()
     while pending - reached:
         new = pending - reached
