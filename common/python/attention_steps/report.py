@@ -48,7 +48,7 @@ def _counts(record: dict) -> Counts:
 
 @dataclass
 class Line:
-    """A line of the source, and what was counted there."""
+    """A line of the source: `file`, `line`, its text `source`, the `kernel`, and the `counts` of what happened there."""
 
     file: str
     line: int
@@ -65,7 +65,8 @@ class Line:
 
 @dataclass
 class Problem:
-    """An error that the lab reports, or a note of what is none: `place` is file and line, `calls` who called."""
+    """An error that the lab reports, or a note of what is none: `what` it is, and how often, `count`; `place`, file and
+    line, and `calls`, who called; `other_place`, of an access that it collides with; `where` in memory it was first."""
 
     what: str
     place: str

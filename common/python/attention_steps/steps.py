@@ -62,9 +62,9 @@ class Step:
 
     Arrays are [B, H, N, D] or [H, N, D] of float16, of uint16 with the bits of bf16, of bfloat16 (ml_dtypes), or
     wider: those are rounded to fp16, or to bf16 with `dtype="bf16"`. Results have the type and the dimensions of q;
-    LSE is float32 [B, H, N]. Masks are what `--mask` takes, such as `"causal"` or `"window:100"`, or boolean arrays
-    [Nq, Nkv], [H, Nq, Nkv] or [B, H, Nq, Nkv], or a dictionary of the tensors of a block mask; which of them a step
-    takes is in `facts["masks"]`.
+    LSE is float32, without D. Masks are what `--mask` takes, such as `"causal"` or `"window:100"`, or boolean arrays
+    [Nq, Nkv], [H, Nq, Nkv] or [B, H, Nq, Nkv], or a dictionary of the tensors of a block mask, with the names of
+    docs/block-masks.md; which of them a step takes is in `facts["masks"]`.
 
     Each call runs the program of the step, so a kernel that crashes or never ends takes nothing else with it, and
     calls may come from several threads.
