@@ -6,15 +6,15 @@
  * kernel starts only when all blocks of the first have ended, and a counter (step 19b) needs a
  * fence, an atomic and a load, one after the other, each of which goes to L2 and back. But all
  * blocks run at the same time anyway. So each tells the others directly what it has computed: it
- * stores 16 columns of a part and their LSE, a message, and the block that merges these columns
+ * stores 16 columns of a part and their m and l, a message, and the block that merges these columns
  * loads the message again and again until it is there. No word of a message is 0, and places of
  * messages are 0 before and after each pass. So each word says itself that it has arrived, and
  * nothing has to be ordered.
  *
  * What changed since step 20c: the blocks whose shares end with a row group merge it, each some of
- * its columns. All their threads receive, and ask for several parts at a time; shuffles merge lanes
- * and shared memory warps, always in the same order. The launch is cooperative: it says that blocks
- * wait for each other, so that they all run at the same time or not at all.
+ * its columns. Lanes receive several parts at a time, and shuffles merge the lanes; more than 32
+ * parts also go through shared memory. The order is always the same. The launch is cooperative: it
+ * says that blocks wait for each other, so that they all run at the same time or not at all.
  *
  * What it costs: a block that waits uses an SM, and messages are a quarter larger than the parts.
  *
@@ -111,14 +111,13 @@ __device__ __forceinline__ void merge_lanes(ColumnSum &sum, int slots) {
     if (n < slots) sum.m = fmaxf(sum.m, __shfl_xor_sync(FULL_WARP, sum.m, 4 * n));
   }
   const float factor = exp2_approx(own - sum.m);
-  float *const numbers[] = {&sum.o.x, &sum.o.y, &sum.o.z, &sum.o.w, &sum.l};
+  sum.l *= factor;
+  sum.o.x *= factor, sum.o.y *= factor, sum.o.z *= factor, sum.o.w *= factor;
 #pragma unroll
-  for (float *x : numbers) {
-    *x *= factor;
-#pragma unroll
-    for (int n = 1; n < WARP_SIZE / 4; n *= 2) {
-      if (n < slots) *x += __shfl_xor_sync(FULL_WARP, *x, 4 * n);
-    }
+  for (int n = 1; n < WARP_SIZE / 4; n *= 2) {
+    if (n >= slots) break;
+    const auto add = [&](float &x) { x += __shfl_xor_sync(FULL_WARP, x, 4 * n); };
+    add(sum.o.x), add(sum.o.y), add(sum.o.z), add(sum.o.w), add(sum.l);
   }
 }
 // [merge_lanes]
@@ -142,9 +141,10 @@ __device__ __forceinline__ void merge_messages(const Problem &problem, const Dec
   int slots = 1;  // fours of lanes for each message: a power of two
   while (2 * slots < share.parts && slots < MOST) slots *= 2;
   if (share.parts > MOST * AT_ONCE) slots = FOURS;
-  const int slot = threadIdx.x / 4 % slots, number = threadIdx.x / 4 >> (__ffs(slots) - 1);
-  for (int first = (int)blockIdx.x - share.begin; first < messages;
-       first += FOURS / slots * blocks) {
+  // Divided by a power of two, since a division would take longer than what follows.
+  const int bits = __ffs(slots) - 1, slot = threadIdx.x / 4 & (slots - 1);
+  const int number = threadIdx.x / 4 >> bits, round = (FOURS >> bits) * blocks;
+  for (int first = (int)blockIdx.x - share.begin; first < messages; first += round) {
     const int message = first + number * blocks;
     const int column = message * MESSAGE_COLUMNS + threadIdx.x % 4 * 4;
     const ResultRow<T> row = result_row<T>(problem, t, share.last, column / HEAD_DIM);
@@ -179,12 +179,13 @@ __global__ void __launch_bounds__(MMA_THREADS, 1) decode_kernel(Problem problem,
   const auto place = [&](int block, bool begins) {
     return (Message *)t.workspace + (2 * block + begins) * ROWS * HEAD_DIM / MESSAGE_COLUMNS;
   };
-  const Share &share = ((const Share *)t.schedule)[blockIdx.x];
   attend_share<T, LaneTile<T, HEAD_DIM, WARP_KEYS<HEAD_DIM, ROWS>>>(
       problem, t, *(MmaParts<HEAD_DIM, ROWS, Columns64> *)smem,
       [&](bool begins, int row, int column, const ColumnSum &part) {
         send(place(blockIdx.x, begins) + row * HEAD_DIM / MESSAGE_COLUMNS, column, part);
       });
+  // A copy: through a reference, each poll would load its fields again.
+  const Share share = ((const Share *)t.schedule)[blockIdx.x];
   if (share.parts < 2) return;
   merge_messages<T, HEAD_DIM>(problem, t, share, place, *(LaneSums *)smem);
 }

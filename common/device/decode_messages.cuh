@@ -91,14 +91,13 @@ __device__ __forceinline__ void merge_lanes(ColumnSum &sum, int slots) {
     if (n < slots) sum.m = fmaxf(sum.m, __shfl_xor_sync(FULL_WARP, sum.m, 4 * n));
   }
   const float factor = exp2_approx(own - sum.m);
-  float *const numbers[] = {&sum.o.x, &sum.o.y, &sum.o.z, &sum.o.w, &sum.l};
+  sum.l *= factor;
+  sum.o.x *= factor, sum.o.y *= factor, sum.o.z *= factor, sum.o.w *= factor;
 #pragma unroll
-  for (float *x : numbers) {
-    *x *= factor;
-#pragma unroll
-    for (int n = 1; n < WARP_SIZE / 4; n *= 2) {
-      if (n < slots) *x += __shfl_xor_sync(FULL_WARP, *x, 4 * n);
-    }
+  for (int n = 1; n < WARP_SIZE / 4; n *= 2) {
+    if (n >= slots) break;
+    const auto add = [&](float &x) { x += __shfl_xor_sync(FULL_WARP, x, 4 * n); };
+    add(sum.o.x), add(sum.o.y), add(sum.o.z), add(sum.o.w), add(sum.l);
   }
 }
 
@@ -120,9 +119,10 @@ __device__ __forceinline__ void merge_messages(const Problem &problem, const Dec
   int slots = 1;  // fours of lanes for each message: a power of two
   while (2 * slots < share.parts && slots < MOST) slots *= 2;
   if (share.parts > MOST * AT_ONCE) slots = FOURS;
-  const int slot = threadIdx.x / 4 % slots, number = threadIdx.x / 4 >> (__ffs(slots) - 1);
-  for (int first = (int)blockIdx.x - share.begin; first < messages;
-       first += FOURS / slots * blocks) {
+  // Divided by a power of two, since a division would take longer than what follows.
+  const int bits = __ffs(slots) - 1, slot = threadIdx.x / 4 & (slots - 1);
+  const int number = threadIdx.x / 4 >> bits, round = (FOURS >> bits) * blocks;
+  for (int first = (int)blockIdx.x - share.begin; first < messages; first += round) {
     const int message = first + number * blocks;
     const int column = message * MESSAGE_COLUMNS + threadIdx.x % 4 * 4;
     const ResultRow<T> row = result_row<T>(problem, t, share.last, column / HEAD_DIM);
