@@ -141,7 +141,7 @@ __device__ __forceinline__ void merge_messages(const Problem &problem, const Dec
   int slots = 1;  // fours of lanes for each message: a power of two
   while (2 * slots < share.parts && slots < MOST) slots *= 2;
   if (share.parts > MOST * AT_ONCE) slots = FOURS;
-  // Divided by a power of two, since a division would take longer than what follows.
+  // By shifts: nothing can be asked for before, and a division takes long.
   const int bits = __ffs(slots) - 1, slot = threadIdx.x / 4 & (slots - 1);
   const int number = threadIdx.x / 4 >> bits, round = (FOURS >> bits) * blocks;
   for (int first = (int)blockIdx.x - share.begin; first < messages; first += round) {
