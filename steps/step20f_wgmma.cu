@@ -35,6 +35,7 @@ struct WideRing {
   using Cache = T;
   static constexpr int WORKER = WARPGROUP_THREADS, TILE = WIDE_KEYS, CHUNKS = HEAD_DIM / CHUNK;
   static constexpr int SLOTS = 512 / HEAD_DIM;
+  static constexpr int AHEAD = SLOTS;
   uint4 items[GROUPS][SLOTS][TILE * CHUNKS];
 
   /** Panels of 64 columns, swizzled as wgmma wants them. */
@@ -158,7 +159,7 @@ __global__ void __launch_bounds__(MMA_THREADS, 1) decode_kernel(Problem problem,
   if (share.tiles == 0) return;
   WideRows<HEAD_DIM> rows;
   attend_groups<WIDE_KEYS, WIDE_ROWS>(
-      problem, t, share, shared.ring,
+      problem, t, share, shared.ring, [] {},
       [&](auto &asked, const RowGroup &group, int length, int tile, int end) {
         begin_rows(shared, rows, problem, t, group);
         attend_rows(shared, rows, asked, problem, t, group, length, tile, end);

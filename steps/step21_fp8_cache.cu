@@ -208,10 +208,11 @@ __global__ void __launch_bounds__(MMA_THREADS, 1) decode_kernel(Problem problem,
   const auto place = [&](int block, bool begins) {
     return (Message *)t.workspace + (2 * block + begins) * ROWS * HEAD_DIM / MESSAGE_COLUMNS;
   };
-  const Share &share = ((const Share *)t.schedule)[blockIdx.x];
+  const Share share = load_share(t);
+  if (share.tiles == 0) return;
   using Tile = ByteTile<T, HEAD_DIM, RING_KEYS<HEAD_DIM>>;
   attend_ring<T, Tile, HEAD_DIM, ROWS>(
-      problem, t, *(RingShared<Tile, HEAD_DIM, ROWS> *)smem,
+      problem, t, share, *(RingShared<Tile, HEAD_DIM, ROWS> *)smem,
       [&](bool begins, int row, int column, const ColumnSum &part) {
         send(place(blockIdx.x, begins) + row * HEAD_DIM / MESSAGE_COLUMNS, column, part);
       });

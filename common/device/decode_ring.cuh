@@ -23,6 +23,7 @@ struct Ring {
   static constexpr int TILE = RING_KEYS<HEAD_DIM>;                  /**< keys of a tile */
   static constexpr int CHUNKS = HEAD_DIM * (int)sizeof(Cache) / 16; /**< of 16 bytes, of a row */
   static constexpr int SLOTS = 16384 / (TILE * CHUNKS * 16);        /**< of a warp */
+  static constexpr int AHEAD = SLOTS; /**< items asked for, with the one that is needed now */
   uint4 items[MMA_WARPS][SLOTS][TILE * CHUNKS];                     /**< chunks at their place() */
 
   /** Where a chunk of a row is in its item. Eight lanes read four chunks of two rows of K, or two
@@ -43,50 +44,64 @@ struct RingShared {
   MmaParts<HEAD_DIM, ROWS, typename Tile::Columns> parts; /**< of the warps */
 };
 
-/** Starts to copy K or V of a tile. Neighbouring threads copy a row. */
+/** Starts to copy K or V of a tile. Neighbouring threads copy a row. If it is not `valid`, zeros are
+ * stored and nothing is read. */
 template <typename SomeRing>
 __device__ __forceinline__ void copy_item(uint4 *item, const Strides &strides,
                                           const typename SomeRing::Cache *cache, const Walk &walk,
-                                          const int (&found)[SomeRing::TILE / 16]) {
-  if (walk.tile >= walk.end || walk.last < 0) return;
+                                          const int (&found)[SomeRing::TILE / 16], bool valid) {
   constexpr int CHUNKS = SomeRing::CHUNKS, ROWS_AT_A_TIME = SomeRing::WORKER / CHUNKS;
-  const int thread = threadIdx.x % SomeRing::WORKER, stride = (int)strides.row;
+  const int chunk = threadIdx.x % SomeRing::WORKER % CHUNKS, stride = (int)strides.row;
+  const int first = threadIdx.x % SomeRing::WORKER / CHUNKS;
 #pragma unroll
   for (int n = 0; n < SomeRing::TILE / 16; n++) {
-    const auto keys = find_keys(cache + thread % CHUNKS * (16 / (int)sizeof *cache), strides, walk,
-                                found[n], walk.first_key + walk.tile * SomeRing::TILE + 16 * n);
+    const auto keys = find_keys(cache + chunk * (16 / (int)sizeof *cache), strides, walk, found[n],
+                                walk.first_key + walk.tile * SomeRing::TILE + 16 * n);
+    const auto copy = [&](int row, const typename SomeRing::Cache *from) {
+      cp_async_16_once(&item[SomeRing::place(16 * n + row, chunk)], from, valid);
+    };
+    if (keys.last >= 15) {  // all 16 are there: from one to the next is an addition
+      const typename SomeRing::Cache *from = keys.row + (int64_t)first * stride;
 #pragma unroll
-    for (int first = 0; first < 16; first += ROWS_AT_A_TIME) {
-      const int row = first + thread / CHUNKS;
-      cp_async_16(&item[SomeRing::place(16 * n + row, thread % CHUNKS)],
-                  keys.row + (int64_t)min(row, keys.last) * stride, true);
+      for (int i = 0; i < 16; i += ROWS_AT_A_TIME, from += ROWS_AT_A_TIME * stride) {
+        copy(first + i, from);
+      }
+    } else {
+#pragma unroll 1
+      for (int row = first; row < 16; row += ROWS_AT_A_TIME) {
+        copy(row, keys.row + (int64_t)min(row, keys.last) * stride);
+      }
     }
   }
 }
 
-/** Asks for K or V of a tile. After V it goes on to the next tile. */
+/** Asks for K or V of a tile. After V it goes on to the next tile. Without a tile it asks for
+ * nothing; `always` asks for zeros then, without a branch. */
 template <typename SomeRing, typename SomeAsked>
 __device__ __forceinline__ void ask(SomeRing &ring, SomeAsked &asked, const Problem &problem,
-                                    const DecodeTensors &t, bool is_v) {
-  copy_item<SomeRing>(
-      ring.items[threadIdx.x / ring.WORKER][asked.to], is_v ? problem.v_strides : problem.k_strides,
-      (const typename SomeRing::Cache *)(is_v ? t.v : t.k), asked.walk, asked.found);
+                                    const DecodeTensors &t, bool is_v, bool always = false) {
+  Walk &walk = asked.walk;
+  if (always || walk.tile < walk.end) {
+    copy_item<SomeRing>(ring.items[threadIdx.x / ring.WORKER][asked.to],
+                        is_v ? problem.v_strides : problem.k_strides,
+                        (const typename SomeRing::Cache *)(is_v ? t.v : t.k), walk, asked.found,
+                        walk.tile < walk.end && walk.last >= 0);
+  }
   cp_async_commit();  // a group for each item, even without a key
   asked.to = asked.to + 1 == ring.SLOTS ? 0 : asked.to + 1;
   if (!is_v) return;
-  asked.walk.tile += MMA_THREADS / ring.WORKER;
+  walk.tile += MMA_THREADS / ring.WORKER;
   find_next(asked, problem, t);
 }
 
-/** Asks for the first items. */
-template <typename SomeRing, typename SomeAsked>
+/** Asks for the first items. load_q() is called when K of the first tile is asked for. */
+template <typename SomeRing, typename SomeAsked, typename LoadQ>
 __device__ __forceinline__ void ask_first(SomeRing &ring, SomeAsked &asked, const Problem &problem,
-                                          const DecodeTensors &t) {
+                                          const DecodeTensors &t, LoadQ load_q) {
+  ask(ring, asked, problem, t, false, true);
+  load_q();
 #pragma unroll 1
-  for (int slot = 0; slot < ring.SLOTS; slot += 2) {
-    ask(ring, asked, problem, t, false);
-    if (slot + 1 < ring.SLOTS) ask(ring, asked, problem, t, true);
-  }
+  for (int slot = 1; slot < ring.AHEAD; slot++) ask(ring, asked, problem, t, slot % 2, true);
 }
 
 /** Waits for the item that was asked for first. */
@@ -94,7 +109,7 @@ template <typename SomeRing, typename SomeAsked>
 __device__ __forceinline__ const uint4 *wait_for_item(const SomeRing &ring, SomeAsked &asked) {
   const uint4 *const item = ring.items[threadIdx.x / ring.WORKER][asked.from];
   asked.from = asked.from + 1 == ring.SLOTS ? 0 : asked.from + 1;
-  cp_async_wait<SomeRing::SLOTS - 1>();
+  cp_async_wait<SomeRing::AHEAD - 1>();
   ring.arrive();
   return item;
 }

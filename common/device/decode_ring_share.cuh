@@ -66,10 +66,8 @@ __device__ __forceinline__ void attend_rows(MmaRows<HEAD_DIM, ROWS> &rows, Share
     uint32_t probs[ROWS / 8][TILE / 8];
     Tile k_or_v;
     const uint4 *item = wait_for_item(shared.ring, asked);
-    if (length > 0) {  // else nothing is there, and all scores are masked
-      read_k(k_or_v, item);
-      multiply_qk(s, rows, k_or_v);
-    }
+    read_k(k_or_v, item);
+    multiply_qk(s, rows, k_or_v);
     shared.ring.leave();  // the slot of K is free
     ask(shared.ring, asked, problem, t, ODD);
     if (needs_mask<TILE>(problem, length, key)) {
@@ -77,24 +75,35 @@ __device__ __forceinline__ void attend_rows(MmaRows<HEAD_DIM, ROWS> &rows, Share
     }
     add_scores<typename Tile::Prob, HEAD_DIM, ROWS, TILE>(probs, rows, s, scales.scores_log2);
     item = wait_for_item(shared.ring, asked);
-    if (length > 0) {  // 0 * NaN would be NaN
-      read_v(k_or_v, item);
-      multiply_pv(rows, probs, k_or_v);
-    }
+    read_v(k_or_v, item);
+    multiply_pv(rows, probs, k_or_v);
     shared.ring.leave();  // the slot of V is free
     ask(shared.ring, asked, problem, t, !ODD);
   }
 }
 
-/** Goes through the row groups of a share. attend() computes this worker's tiles of one, from its
- * first to the end; end() gets the row group, whether the block has all of its tiles, whether the
- * first is among them, and the row group that comes next, if one does. */
-template <int TILE, int ROWS, typename SomeRing, typename Attend, typename End>
+/** This block's share. All of it is asked for at once; fields that are loaded where they are needed
+ * would come one after the other. */
+__device__ __forceinline__ Share load_share(const DecodeTensors &t) {
+  const uint4 *const from = (const uint4 *)((const Share *)t.schedule + blockIdx.x);
+  uint4 words[sizeof(Share) / sizeof(uint4)];
+#pragma unroll
+  for (int i = 0; i < (int)(sizeof(Share) / sizeof(uint4)); i++) words[i] = load_once_16(from + i);
+  Share share;
+  memcpy(&share, words, sizeof share);
+  return share;
+}
+
+/** Goes through the row groups of a share. load_q() is called when the first K is asked for.
+ * attend() computes this worker's tiles of one, from its first to the end; end() gets the row group,
+ * whether the block has all of its tiles, whether the first is among them, and the row group that
+ * comes next, if one does. */
+template <int TILE, int ROWS, typename SomeRing, typename LoadQ, typename Attend, typename End>
 __device__ __forceinline__ void attend_groups(const Problem &problem, const DecodeTensors &t,
-                                              const Share &share, SomeRing &ring, Attend attend,
-                                              End end) {
+                                              const Share &share, SomeRing &ring, LoadQ load_q,
+                                              Attend attend, End end) {
   auto asked = begin_share<TILE, ROWS, SomeRing::WORKER>(problem, t, share);
-  ask_first(ring, asked, problem, t);
+  ask_first(ring, asked, problem, t, load_q);
   RowGroup group = share.rows;
   int length = share.length, first = share.first;
   for (int left = share.tiles; left > 0; first = 0) {
@@ -104,7 +113,11 @@ __device__ __forceinline__ void attend_groups(const Problem &problem, const Deco
     left -= count;
     const RowGroup ended = group;
     group = next_rows<ROWS>(problem, group);
-    if (left > 0) length = t.lengths[group.batch];
+    if (left > 0) {
+      length = t.lengths[group.batch];
+    } else {
+      cp_async_wait<0>();  // a worker without a tile has asked for zeros
+    }
     end(ended, count == all, first == 0, left > 0, group);
   }
 }
@@ -112,22 +125,22 @@ __device__ __forceinline__ void attend_groups(const Problem &problem, const Deco
 /** Computes a share of all tiles, as attend_share() does. */
 template <typename T, typename Tile, int HEAD_DIM, int ROWS, typename Shared, typename KeepPart>
 __device__ __forceinline__ void attend_ring(const Problem &problem, const DecodeTensors &t,
-                                            Shared &shared, KeepPart keep_part) {
-  const Share share = ((const Share *)t.schedule)[blockIdx.x];
-  if (share.tiles == 0) return;
-  MmaRows<HEAD_DIM, ROWS> rows;  // Q is asked for before K and V, so that it does not wait for them
-  Scales scales = begin_rows(Tile(), (const T *)t.q, rows, problem, t, share.rows);
+                                            const Share &share, Shared &shared,
+                                            KeepPart keep_part) {
+  MmaRows<HEAD_DIM, ROWS> rows;
+  Scales scales;
+  const auto load_q = [&](const RowGroup &group) {
+    scales = begin_rows(Tile(), (const T *)t.q, rows, problem, t, group);
+  };
   attend_groups<Tile::KEYS_OF_TILE, ROWS>(
-      problem, t, share, shared.ring,
+      problem, t, share, shared.ring, [&] { load_q(share.rows); },
       [&](auto &asked, const RowGroup &group, int length, int tile, int end) {
         attend_rows<Tile>(rows, shared, asked, problem, t, group, scales, length, tile, end);
       },
       [&](const RowGroup &group, bool whole, bool begins, bool goes_on, const RowGroup &next) {
         store_rows(shared.parts, rows, group.end - group.first, scales.o);
-        if (goes_on) {  // the next Q comes while the parts are merged
-          scales = begin_rows(Tile(), (const T *)t.q, rows, problem, t, next);
-        }
-        __syncthreads();  // the parts of all warps are there
+        if (goes_on) load_q(next);  // it comes while the parts are merged
+        __syncthreads();            // the parts of all warps are there
         merge_parts<T>(problem, t, shared.parts, group, whole, begins, keep_part);
         if (goes_on) __syncthreads();  // they have been read and can be overwritten
       });

@@ -226,6 +226,22 @@ __device__ __forceinline__ void cp_async_16(void *shared, const void *global, bo
 #endif
 }
 
+/** cp_async_16() of bytes that are read once: of those that L2 holds, it gives them up first
+ * (createpolicy). */
+__device__ __forceinline__ void cp_async_16_once(void *shared, const void *global, bool valid) {
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 800
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile(
+      "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(
+          shared_address(shared)),
+      "l"(global), "r"(valid ? 16 : 0), "l"(policy)
+      : "memory");
+#else
+  cp_async_16(shared, global, valid);
+#endif
+}
+
 /** cp.async.commit_group (9.7.9.25.3.2): the copies since the last one become a group. */
 __device__ __forceinline__ void cp_async_commit() {
 #if __CUDA_ARCH__ >= 800
