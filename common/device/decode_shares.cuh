@@ -64,21 +64,21 @@ struct Place {
 };
 
 /** `groups` row groups of each sequence come one after the other, each `more` later than if the end
- * of one took no time. */
+ * of one took no time. Looks from sequence `batch` on, which begins at `time`, and leaves there
+ * where it has found x, for a later one. */
 __device__ __forceinline__ Place find_time(const Problem &problem, const int *lengths, int groups,
-                                           int tile, int more, int64_t x) {
-  int64_t time = 0, tiles = 0;  // of the sequences before this one
-  for (int batch = 0;; batch++) {
-    const int count = tiles_of_sequence(problem, lengths[batch], tile).count, all = count + more;
-    if (x < time + (int64_t)all * groups) {
-      const int group = (int)((x - time) / all);
-      const int64_t begin = time + (int64_t)group * all;
-      const int own = (int)min(x - begin, (int64_t)count);
-      tiles += (int64_t)group * count + own;
-      return {batch * groups + group, own, count, tiles, begin, begin + count};
-    }
-    time += (int64_t)all * groups, tiles += (int64_t)count * groups;
+                                           int tile, int more, int64_t x, int &batch,
+                                           int64_t &time) {
+  int count = tiles_of_sequence(problem, lengths[batch], tile).count;
+  while (x >= time + (int64_t)(count + more) * groups) {
+    time += (int64_t)(count + more) * groups;
+    count = tiles_of_sequence(problem, lengths[++batch], tile).count;
   }
+  // Threads that were in the loop for different times divide together.
+  const int group = (int)((x - time) / (count + more));
+  const int64_t begin = time + (int64_t)group * (count + more);
+  const int own = (int)min(x - begin, (int64_t)count), number = batch * groups + group;
+  return {number, own, count, begin - (int64_t)more * number + own, begin, begin + count};
 }
 
 /** Block i of `blocks` begins at time i * time / blocks, rounded down, so that the
@@ -89,6 +89,7 @@ __device__ __forceinline__ Share share_of_block(const Problem &problem, const in
   const int groups = problem.kv_heads * row_groups(problem, rows);
   int64_t time = 0;
   bool equal = true;  // all sequences are as long
+#pragma unroll 4
   for (int batch = 0; batch < problem.batch; batch++) {
     const int count = tiles_of_sequence(problem, lengths[batch], tile).count;
     time += (int64_t)count * groups;
@@ -99,9 +100,12 @@ __device__ __forceinline__ Share share_of_block(const Problem &problem, const in
   if (block >= blocks) return {};
   const int more = equal ? 0 : END_TILES;
   time += (int64_t)more * groups * problem.batch;
-  const Place first = find_time(problem, lengths, groups, tile, more, block * time / blocks);
-  const Place last =
-      find_time(problem, lengths, groups, tile, more, (block + 1) * time / blocks - 1);
+  int batch = 0;
+  int64_t before = 0;  // the time of the sequences before this one
+  const Place first =
+      find_time(problem, lengths, groups, tile, more, block * time / blocks, batch, before);
+  const Place last = find_time(problem, lengths, groups, tile, more,
+                               (block + 1) * time / blocks - 1, batch, before);
   Share share = {};
   share.tiles = (int)(last.tiles - first.tiles) + (last.tile < last.count);
   if (share.tiles == 0) return {};
