@@ -105,7 +105,7 @@ __device__ __forceinline__ void start_rows(MmaRows<HEAD_DIM, ROWS> &rows, const 
 #pragma unroll
     for (int c = 0; c < HEAD_DIM / 32; c++) {
       const uint4 x = 8 * n < ROWS
-                          ? load_once_16(source + c / EIGHTS * EIGHTS * 32 + c % EIGHTS * 8)
+                          ? load_cached_16(source + c / EIGHTS * EIGHTS * 32 + c % EIGHTS * 8)
                           : make_uint4(0, 0, 0, 0);
       rows.q[2 * c][n] = x.x, rows.q[2 * c][2 + n] = x.y;
       rows.q[2 * c + 1][n] = x.z, rows.q[2 * c + 1][2 + n] = x.w;

@@ -300,6 +300,19 @@ __device__ __forceinline__ uint4 load_once_16(const void *global) {
 #endif
 }
 
+/** The same for what the other warps of the block load, too: L1 keeps it. */
+__device__ __forceinline__ uint4 load_cached_16(const void *global) {
+#ifdef __CUDACC__
+  uint4 value;
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(__cvta_generic_to_global(global)));
+  return value;
+#else
+  return *(const uint4 *)global;
+#endif
+}
+
 /**
  * ld.acquire.gpu (9.7.9.8): a load that orders what the thread does next behind what a release that
  * it reads from has published. It may be used on memory of any block, as the three below.
