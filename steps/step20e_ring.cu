@@ -10,9 +10,9 @@
  *
  * What changed since step 20d: lanes load from the ring what they had in registers before, so the
  * products are the same. No other warp reads it, so there is still no barrier. The warps take turns
- * over the whole share and not from the start of each row group, and Q is asked for first.
+ * over the whole share and not from the start of each row group, and K is asked for before Q.
  *
- * What it costs: each byte goes through shared memory, in and out; a third of its bandwidth.
+ * What it costs: each byte goes through shared memory, in and out; a quarter of its bandwidth.
  *
  * What to look at: place(). Which lanes load at the same time, and from which banks?
  */
@@ -36,9 +36,9 @@ struct Ring {
   static constexpr int WORKER = WARP_SIZE;                          /**< threads that have a ring */
   static constexpr int TILE = RING_KEYS<HEAD_DIM>;                  /**< keys of a tile */
   static constexpr int CHUNKS = HEAD_DIM * (int)sizeof(Cache) / 16; /**< of 16 bytes, of a row */
-  static constexpr int SLOTS = 16384 / (TILE * CHUNKS * 16);        /**< of a warp */
+  static constexpr int SLOTS = 16384 / (TILE * CHUNKS * 16);        /**< 16 KB for each warp */
   static constexpr int AHEAD = SLOTS; /**< items asked for, with the one that is needed now */
-  uint4 items[MMA_WARPS][SLOTS][TILE * CHUNKS];                     /**< chunks at their place() */
+  uint4 items[MMA_WARPS][SLOTS][TILE * CHUNKS]; /**< chunks at their place() */
 
   /** Where a chunk of a row is in its item. Eight lanes read four chunks of two rows of K, or two
    * chunks of every other row of eight of V; in this order they reach all banks. */
@@ -60,8 +60,8 @@ struct RingShared {
 // [ring]
 
 // [copy_item]
-/** Starts to copy K or V of a tile. Neighbouring threads copy a row. If it is not `valid`, zeros are
- * stored and nothing is read. */
+/** Starts to copy K or V of a tile. Neighbouring threads copy a row. If it is not `valid`, zeros
+ * are stored and nothing is read. */
 template <typename SomeRing>
 __device__ __forceinline__ void copy_item(uint4 *item, const Strides &strides,
                                           const typename SomeRing::Cache *cache, const Walk &walk,

@@ -22,9 +22,9 @@ struct Ring {
   static constexpr int WORKER = WARP_SIZE;                          /**< threads that have a ring */
   static constexpr int TILE = RING_KEYS<HEAD_DIM>;                  /**< keys of a tile */
   static constexpr int CHUNKS = HEAD_DIM * (int)sizeof(Cache) / 16; /**< of 16 bytes, of a row */
-  static constexpr int SLOTS = 16384 / (TILE * CHUNKS * 16);        /**< of a warp */
+  static constexpr int SLOTS = 16384 / (TILE * CHUNKS * 16);        /**< 16 KB for each warp */
   static constexpr int AHEAD = SLOTS; /**< items asked for, with the one that is needed now */
-  uint4 items[MMA_WARPS][SLOTS][TILE * CHUNKS];                     /**< chunks at their place() */
+  uint4 items[MMA_WARPS][SLOTS][TILE * CHUNKS]; /**< chunks at their place() */
 
   /** Where a chunk of a row is in its item. Eight lanes read four chunks of two rows of K, or two
    * chunks of every other row of eight of V; in this order they reach all banks. */
@@ -44,8 +44,8 @@ struct RingShared {
   MmaParts<HEAD_DIM, ROWS, typename Tile::Columns> parts; /**< of the warps */
 };
 
-/** Starts to copy K or V of a tile. Neighbouring threads copy a row. If it is not `valid`, zeros are
- * stored and nothing is read. */
+/** Starts to copy K or V of a tile. Neighbouring threads copy a row. If it is not `valid`, zeros
+ * are stored and nothing is read. */
 template <typename SomeRing>
 __device__ __forceinline__ void copy_item(uint4 *item, const Strides &strides,
                                           const typename SomeRing::Cache *cache, const Walk &walk,

@@ -58,7 +58,7 @@ __device__ __forceinline__ void attend_rows(MmaRows<HEAD_DIM, ROWS> &rows, Share
                                             const RowGroup &group, const Scales &scales, int length,
                                             int tile, int end) {
   constexpr int TILE = Tile::KEYS_OF_TILE;
-  constexpr bool ODD = shared.ring.SLOTS % 2;
+  constexpr bool ODD = shared.ring.SLOTS % 2;  // then the slot of a K is next that of a V
   const int first = tiles_of_sequence(problem, length, TILE).first;
   for (; tile < end; tile += MMA_WARPS) {
     const int key = (first + tile) * TILE;
@@ -95,9 +95,9 @@ __device__ __forceinline__ Share load_share(const DecodeTensors &t) {
 }
 
 /** Goes through the row groups of a share. load_q() is called when the first K is asked for.
- * attend() computes this worker's tiles of one, from its first to the end; end() gets the row group,
- * whether the block has all of its tiles, whether the first is among them, and the row group that
- * comes next, if one does. */
+ * attend() computes this worker's tiles of one, from its first to the end; end() gets the row
+ * group, whether the block has all of its tiles, whether the first is among them, and the row group
+ * that comes next, if one does. */
 template <int TILE, int ROWS, typename SomeRing, typename LoadQ, typename Attend, typename End>
 __device__ __forceinline__ void attend_groups(const Problem &problem, const DecodeTensors &t,
                                               const Share &share, SomeRing &ring, LoadQ load_q,

@@ -232,11 +232,10 @@ __device__ __forceinline__ void cp_async_16_once(void *shared, const void *globa
 #if defined(__CUDACC__) && __CUDA_ARCH__ >= 800
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  asm volatile(
-      "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(
-          shared_address(shared)),
-      "l"(global), "r"(valid ? 16 : 0), "l"(policy)
-      : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(
+                   shared_address(shared)),
+               "l"(global), "r"(valid ? 16 : 0), "l"(policy)
+               : "memory");
 #else
   cp_async_16(shared, global, valid);
 #endif
