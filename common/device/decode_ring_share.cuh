@@ -112,8 +112,8 @@ __device__ __forceinline__ void attend_groups(const Problem &problem, const Deco
     attend(asked, group, length, first + own, first + count);
     left -= count;
     const RowGroup ended = group;
-    group = next_rows<ROWS>(problem, group);
     if (left > 0) {
+      group = next_rows<ROWS>(problem, group);  // it divides, so not behind the last keys
       length = t.lengths[group.batch];
     } else {
       cp_async_wait<0>();  // a worker without a tile has asked for zeros
