@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.lib.steps import facts, inherited, source_of
+from tests.lib.steps import facts, inherited, settings, source_of
 from tests.mutants import score
 from tests.mutants.cases import write_cases
 from tests.mutants.enumerate_mutants import Mutant, assigned_mutants, mutants_of, step_file, steps_of
@@ -57,10 +57,10 @@ def sources_hash(step: str) -> str:
 
 def runs_and_trials(step: str, directory: Path, tools: Tools) -> tuple[list, list[str]]:
     """The runs of a mutant of the step, and the trials of step_under_test.c or decode_under_test.c."""
-    workspace, settings = Workspace(ROOT, directory / step, tools), inherited(step, "mutants")
+    workspace = Workspace(ROOT, directory / step, tools)
     program = workspace.link(workspace.build(step, None), tools.main)
     known = facts(program)
-    runs = write_cases(known, settings.get("head_dims", HEAD_DIMS), directory / "cases")
+    runs = write_cases(known, inherited(step, "mutants").get("head_dims", HEAD_DIMS), directory / "cases")
     if known["kind"] == "decode":
         for cases, _ in runs:
             leave_out_refused(program, cases)
@@ -87,10 +87,11 @@ def verdict_on(
 ) -> Verdict:
     workspace = Workspace(ROOT, directory / f"{step}_{threading.current_thread().name}", tools)
     try:
-        program = workspace.link(workspace.build(step, mutant), tools.main)
-        verdict = judge_all(program, runs)
-        if verdict.how != SURVIVED:
-            return verdict
+        for change in ((), *settings(step, "mutants").get("also", ())):
+            program = workspace.link(workspace.build(step, mutant, change=change), tools.main)
+            verdict = judge_all(program, runs)
+            if verdict.how != SURVIVED:
+                return verdict
         target = workspace.build(step, mutant, called=True)
         if source_of(step).kind == "decode":
             program = workspace.link(target, tools.decode_under_test)
