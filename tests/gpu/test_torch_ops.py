@@ -4,6 +4,7 @@ Run it where PyTorch is: python3 -m pytest tests/gpu/test_torch_ops.py
 """
 
 import argparse
+import ctypes
 import functools
 import math
 import random
@@ -509,7 +510,7 @@ def test_host_time_of_decode() -> None:
     plan, _ = torch_ops._decode_plan(q, k, v, None, True, 0.125, "")
     kept = schedule.data_ptr(), schedule.data_ptr() + plan.workspace
     cache = q.data_ptr(), k.data_ptr(), v.data_ptr(), lengths.data_ptr(), None, 0, None, None
-    tensors = DecodeTensors(*cache, o.data_ptr(), lse.data_ptr(), *kept)
+    tensors = ctypes.byref(DecodeTensors(*cache, o.data_ptr(), lse.data_ptr(), *kept))
     function, stream = plan.library.library.step_decode, torch.cuda.current_stream().cuda_stream
 
     def direct() -> None:

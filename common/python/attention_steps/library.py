@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -86,6 +87,8 @@ class DecodeTensors(ctypes.Structure):
         ("page_table_stride", ctypes.c_int),
         *((name, ctypes.c_void_p) for name in ("k_scales", "v_scales", "o", "lse", "workspace", "schedule")),
     ]
+    pack = struct.Struct("@5Pi6P").pack  # the same as bytes, which are made in less time
+    _as_parameter_ = property(ctypes.byref)
 
 
 class StepLibrary:
@@ -95,7 +98,7 @@ class StepLibrary:
         self.path, self.name = path, path.stem.removeprefix("lib")
         self.library = ctypes.CDLL(str(path))
         shape, mask, address = (ctypes.POINTER(Shape), ctypes.POINTER(BlockMask), ctypes.c_void_p)
-        backward, decode = ctypes.POINTER(BackwardTensors), ctypes.POINTER(DecodeTensors)
+        backward, decode = ctypes.POINTER(BackwardTensors), address  # of DecodeTensors, as an object or bytes
         size, number = ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_int)
         for name, types in {
             "step_describe": [shape, mask, number, number],

@@ -168,8 +168,7 @@ def _mask(shapes: tuple, addresses: list[int]) -> BlockMask:
 
 
 def _plan_of(kind: str, step: str, q, k, v, mask: list[Tensor], problem: tuple, *o: Tensor) -> Plan | None:
-    strides = q.stride(), k.stride(), v.stride()
-    strides = strides + (o[0].stride(),) if o else strides
+    strides = tuple([x.stride() for x in (q, k, v, *o)])
     masks = tuple([x.shape for x in mask]) if mask else ()
     deterministic = kind == "backward" and torch.are_deterministic_algorithms_enabled()
     return _plan(kind, step, deterministic, q.device, q.dtype, k.dtype, q.shape, k.shape, strides, masks, *problem)
@@ -277,12 +276,12 @@ def _decode(q, k, v, lengths, page_table, scales, causal, scale, step, schedule)
         schedule = _scheduled(q, plan, lengths, page_table)
     elif schedule.numel() != plan.workspace + plan.prepared:
         raise StepError("schedule: is of another step, or of tensors of other shapes")
-    table, stride = (None, 0) if page_table is None else (page_table.data_ptr(), page_table.stride(0))
+    table, stride = (0, 0) if page_table is None else (page_table.data_ptr(), page_table.stride(0))
     cache = k.data_ptr(), v.data_ptr(), lengths.data_ptr(), table, stride
-    factors = [x.data_ptr() for x in scales] if scales else (None, None)
+    factors = [x.data_ptr() for x in scales] if scales else (0, 0)
     kept = schedule.data_ptr()
     outputs = o.data_ptr(), lse.data_ptr(), kept, kept + plan.workspace
-    tensors = DecodeTensors(q.data_ptr(), *cache, *factors, *outputs)
+    tensors = DecodeTensors.pack(q.data_ptr(), *cache, *factors, *outputs)
     stream = torch._C._cuda_getCurrentRawStream(q.device.index)
     plan.library.library.step_decode(plan.c, plan.page_size, tensors, stream)
     return o, lse
