@@ -362,6 +362,18 @@ def test_views_are_read_where_they_are() -> None:
         copied = kind in ("odd address", "columns first")
         assert (torch_ops._compact(view).data_ptr() != view.data_ptr()) == copied, kind
         assert torch.equal(torch_ops._compact(view), x)
+        gradient = torch_ops._for_gradient(view, torch_ops._keeps_gaps)
+        assert (gradient.stride() == view.stride()) == (kind != "columns first"), kind
+
+
+def test_gradients_of_views_that_overlap_or_have_large_gaps() -> None:
+    """Memory with their strides would be written twice, or be mostly gaps."""
+    x = draw(2, 2, 50, 320).requires_grad_()
+    for view in (x[0].flatten().as_strided((2, 2, 40, 64), (6400, 3200, 32, 1)), x[..., 40:][..., :64]):
+        assert torch_ops._for_gradient(view, torch_ops._keeps_gaps).stride() != view.stride()
+        copy = view.detach().clone().requires_grad_()
+        found, right = (torch.autograd.grad(attention_steps.attention(y, y, y)[0].sum(), y)[0] for y in (view, copy))
+        assert distance(found, right.double()) < MOST[torch.float16]
 
 
 # --- On a GPU -------------------------------------------------------------------------------------------
