@@ -39,47 +39,46 @@ def batches(documents: list[bytes], length: int, seed: int) -> Iterator[list[tor
         used += len(document) - 1
 
 
-def moved(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """On the device, without waiting for what it still computes."""
-    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x
-
-
 class Documents(train.Run):
-    """A run on batches of documents."""
+    """A run on batches of documents, which are made beforehand, as a loader makes them beside the training."""
 
     def __init__(self, kind: str, text: torch.Tensor, options) -> None:
         name, self.packed = ("steps", True) if kind == "packed" else (kind.removeprefix("padded "), False)
         super().__init__(name, text, options)
         documents = documents_of(bytes(text.tolist()), options.length)
-        self.batches, self.tokens = batches(documents, options.length, options.seed), []
+        drawn = list(itertools.islice(batches(documents, options.length, options.seed), options.iterations))
+        self.tokens = [sum(len(document) - 1 for document in batch) for batch in drawn]
+        # In pinned memory, so that a copy to the GPU does not wait for what it still computes.
+        pin = torch.Tensor.pin_memory if text.device.type == "cuda" else torch.clone
+        self.batches = iter([[pin(x) for x in self.made_of(batch)] for batch in drawn])
 
-    def step(self) -> None:
-        batch, device = next(self.batches), self.text.device
+    def made_of(self, batch: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """What learn() takes."""
         lengths = [len(document) - 1 for document in batch]
-        self.tokens.append(sum(lengths))
         if not self.packed:
-            rows = moved(torch.nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=NONE), device)
-            self.learn(rows[:, 1:], rows[:, :-1].clamp(min=0))
-            return
+            rows = torch.nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=NONE)
+            return rows[:, 1:].contiguous(), rows[:, :-1].clamp(min=0)
         rest = self.options.length - sum(lengths)  # the end of the sequence is filled, and does not count
         fill = torch.zeros(rest, dtype=torch.long)
         inputs, following, place = (
-            moved(torch.cat([*parts, last])[None], device)
+            torch.cat([*parts, last])[None]
             for parts, last in (
                 ([x[:-1] for x in batch], fill),
                 ([x[1:] for x in batch], fill + NONE),
                 ([torch.arange(n) for n in lengths], fill),
             )
         )
-        spans = attention_steps.document_spans(torch.tensor([*lengths, rest]), self.options.length)
-        self.learn(following, inputs, place, moved(spans, device))
+        return following, inputs, place, attention_steps.document_spans(torch.tensor(lengths), self.options.length)
+
+    def step(self) -> None:
+        self.learn(*(x.to(self.text.device, non_blocking=True) for x in next(self.batches)))
 
 
 def main() -> None:
     parser = train.parser_of(__doc__)
     parser.set_defaults(length=16384, iterations=100)
     options = parser.parse_args()
-    text = train.read(options.text)
+    text = train.text_of(options, parser)
     runs = {kind: Documents(kind, text, options) for kind in ("packed", "padded steps", "padded fa2", "padded cudnn")}
     for kind, seconds in train.in_turns(runs, options.iterations).items():
         run, tenth = runs[kind], max(1, options.iterations // 10)

@@ -153,20 +153,24 @@ def parser_of(text: str) -> argparse.ArgumentParser:
     return parser
 
 
-def read(path: Path) -> torch.Tensor:
-    """The bytes of a file, as numbers on the GPU if there is one."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8).to(device, torch.long)
+def text_of(options: argparse.Namespace, parser: argparse.ArgumentParser) -> torch.Tensor:
+    """The bytes of a file, as numbers on the GPU if there is one, after a check of the options."""
+    device, text = "cuda" if torch.cuda.is_available() else "cpu", options.text.read_bytes()
+    if options.width % HEAD_DIM or options.iterations < 2:
+        parser.error(f"--width must be a multiple of {HEAD_DIM}, --iterations at least 2")
+    if len(text) < options.length + 2:
+        parser.error(f"{options.text}: has {len(text)} bytes, must have more than --length, {options.length}")
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8).to(device, torch.long)
 
 
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--attention", nargs="+", default=["steps", "fa2", "cudnn"], choices=["steps", *PYTORCH])
     options = parser.parse_args()
-    text = read(options.text)
+    text = text_of(options, parser)
     runs = {name: Run(name, text, options) for name in options.attention}
     for name, time_of_one in in_turns(runs, options.iterations).items():
-        loss, tokens = runs[name].loss(options.iterations // 10), options.batch * options.length
+        loss, tokens = runs[name].loss(max(1, options.iterations // 10)), options.batch * options.length
         print(f"{name:6} loss {loss:.4f}, {tokens / time_of_one:.4g} tokens a second", flush=True)
 
 

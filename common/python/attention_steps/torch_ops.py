@@ -84,8 +84,7 @@ def _like(x: Tensor) -> Tensor:
 def _for_gradient(x: Tensor, keeps) -> Tensor:
     """Memory with the strides of x even if there are gaps, as between parts of a packed tensor, so that no copy of x
     without gaps is needed; `keeps` says whether they are kept."""
-    shape, strides = x.shape, x.stride()
-    return x.new_empty_strided(shape, strides) if keeps(shape, strides) else _like(x)
+    return x.new_empty_strided(x.shape, x.stride()) if keeps(x.shape, x.stride()) else _like(x)
 
 
 def _keeps(shape: tuple, strides: tuple) -> bool:
@@ -228,8 +227,7 @@ def _attention(q, k, v, mask, causal, scale, step, backward):
     stream = torch._C._cuda_getCurrentRawStream(device.index)
     *beside, _kept = _beside(plan, mask, device, stream) if mask or plan.workspace else (None, None, None, None)
     addresses = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), lse.data_ptr()
-    forward = plan.library.library.step_forward
-    forward(plan.c, *beside, plan.workspace, *addresses, stream, None, None, None)
+    plan.library.library.step_forward(plan.c, *beside, plan.workspace, *addresses, stream, None, None, None)
     return o, lse
 
 
@@ -279,8 +277,7 @@ def _decode(q, k, v, lengths, page_table, scales, causal, scale, step, schedule)
     table, stride = (0, 0) if page_table is None else (page_table.data_ptr(), page_table.stride(0))
     cache = k.data_ptr(), v.data_ptr(), lengths.data_ptr(), table, stride
     factors = [x.data_ptr() for x in scales] if scales else (0, 0)
-    kept = schedule.data_ptr()
-    outputs = o.data_ptr(), lse.data_ptr(), kept, kept + plan.workspace
+    outputs = o.data_ptr(), lse.data_ptr(), schedule.data_ptr(), schedule.data_ptr() + plan.workspace
     tensors = DecodeTensors.pack(q.data_ptr(), *cache, *factors, *outputs)
     stream = torch._C._cuda_getCurrentRawStream(q.device.index)
     plan.library.library.step_decode(plan.c, plan.page_size, tensors, stream)
@@ -427,15 +424,17 @@ def attention(
     of_q, of_k = q.shape, k.shape
     if not len(of_q) == len(of_k) == 4 or of_k != v.shape:
         raise StepError(f"q, k, v: have the shapes {[*q.shape]}, {[*k.shape]}, {[*v.shape]}, must be [B, H, N, D]")
-    if of_k[0] != of_q[0] or of_k[3] != of_q[3] or of_q[1] % of_k[1]:
+    if of_k[0] != of_q[0] or of_k[3] != of_q[3] or not of_k[1] or of_q[1] % of_k[1]:
         raise StepError(f"k: has the shape {[*k.shape]}, must have B and D of q, {[*q.shape]}, and H must divide q's")
     if causal + (spans is not None) + bool(blocks) > 1:
         raise StepError("causal, spans, blocks: at most one may be given")
     if spans is not None:
-        b, h, *rows = spans.shape
+        b, h, *rows = spans.shape if spans.dim() == 4 else (0, 0)
         if spans.dtype != torch.int32 or b not in (1, of_q[0]) or h not in (1, of_q[1]) or rows != [of_q[2], 2]:
             raise StepError(f"spans: {spans.dtype} {[*spans.shape]}, must be int32 [B or 1, Hq or 1, {of_q[2]}, 2]")
         blocks = [spans.contiguous()]
+    if any(x.device != q.device for x in (k, v, *(blocks or ()))):
+        raise StepError(f"q, k, v: are on {q.device}, {k.device}, {v.device}; all tensors must be on one device")
     scale = of_q[3] ** -0.5 if scale is None else float(scale)
     inputs = q, k, v, blocks or [], causal, scale, step, backward
     if not _is_plain(q):
@@ -455,14 +454,14 @@ def decode(
     longest]; they may be views whose strides are multiples of 16 bytes, of the type of q or float8_e4m3fn with
     `k_scales` and `v_scales`, float32 [B, Hkv]. `lengths`, int32 [B], has the keys of each sequence, the new ones
     included; what comes after them is not read. Lengths and page numbers are not checked, because they stay on the GPU.
-    `schedule` is what `decode_schedule()` made, else each call makes one. There is no gradient."""
+    `schedule` is what `decode_schedule()` made of these lengths, else each call makes one. There is no gradient."""
     if q.dtype not in HALVES or k.dtype not in (q.dtype, torch.float8_e4m3fn) or v.dtype != k.dtype:
         raise StepError(f"q, k, v: are {q.dtype}, {k.dtype}, {v.dtype}, must be all of one 16-bit type, or k, v e4m3")
     if not q.dim() == k.dim() == v.dim() == 4 or k.shape != v.shape or k.shape[3] != q.shape[3]:
         raise StepError(f"q, k, v: have the shapes {[*q.shape]}, {[*k.shape]}, {[*v.shape]}, must have four and one D")
     b, heads, n, _ = q.shape
     kv_heads = k.shape[1 if page_table is None else 2]
-    if heads % kv_heads or heads // kv_heads > GROUP_SIZE or not 1 <= n <= NEW_QUERIES:
+    if not kv_heads or heads % kv_heads or heads // kv_heads > GROUP_SIZE or not 1 <= n <= NEW_QUERIES:
         raise StepError(f"q: has {heads} heads and {n} rows, must have 1 to 16 times {kv_heads} heads and 1 to 16 rows")
     if page_table is None and k.shape[0] != b or page_table is not None and k.shape[1] not in PAGE_SIZES:
         raise StepError(f"k: has the shape {[*k.shape]}, must be [{b}, Hkv, longest, D], or pages of 16 to 256 keys")
@@ -471,11 +470,13 @@ def decode(
         raise StepError("k_scales, v_scales: must be given with a cache in e4m3, and with no other")
     for what, x, dtype, shape in (
         ("lengths", lengths, torch.int32, (b,)),
-        ("page_table", page_table, torch.int32, page_table is not None and (b, page_table.shape[1])),
+        ("page_table", page_table, torch.int32, page_table is not None and (b, page_table.shape[-1])),
         *(("k_scales, v_scales", x, torch.float32, (b, kv_heads)) for x in scales),
     ):
         if x is not None and (x.dtype != dtype or x.shape != shape or not x.is_contiguous() or x.device != q.device):
             raise StepError(f"{what}: {x.dtype} {[*x.shape]}, must be contiguous {dtype} {[*shape]} on {q.device}")
+    if q.device != k.device or k.device != v.device:
+        raise StepError(f"q, k, v: are on {q.device}, {k.device}, {v.device}; all tensors must be on one device")
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
         raise StepError("q, k, v: decode has no gradient; call it under torch.no_grad()")
     scale = q.shape[3] ** -0.5 if scale is None else float(scale)
@@ -488,7 +489,7 @@ def decode_schedule(
 ) -> Tensor | None:
     """What a pass needs of these lengths beside the tensors, and what its thread blocks tell each other: for all calls
     of `decode()` with tensors of these shapes and these lengths that run one after the other, such as those of the
-    layers of a model. None on the simulator."""
+    layers of a model. With other lengths a call may give wrong numbers or never end. None on the simulator."""
     if not q.is_cuda:
         return None
     plan, q = _decode_plan(q, k, k, page_table, causal, 1.0, step)
@@ -496,12 +497,13 @@ def decode_schedule(
 
 
 def document_spans(lengths: Tensor, total: int, causal: bool = True) -> Tensor:
-    """The spans of documents of these lengths, int [count], packed into a sequence of `total` tokens."""
-    ends = lengths.cumsum(0)
+    """The spans of documents of these lengths, int [count], in a sequence of `total` tokens; its rest is one, too."""
+    ends = torch.nn.functional.pad(lengths.cumsum(0), (0, 1), value=total).cummax(0).values
     place = torch.arange(total, device=lengths.device)
-    document = torch.searchsorted(ends, place, right=True).clamp(max=len(ends) - 1)
+    document = torch.searchsorted(ends, place, right=True)
     last = place + 1 if causal else ends[document]
-    return torch.stack([(ends - lengths)[document], last], -1).to(torch.int32)[None, None]
+    first = torch.nn.functional.pad(ends, (1, 0))[document]
+    return torch.stack([first, last], -1).to(torch.int32)[None, None]
 
 
 def blocks_of(flex: object) -> list[Tensor]:
