@@ -160,7 +160,8 @@ __device__ __forceinline__ void merge_messages(const Problem &problem, const Dec
 #pragma unroll
       for (int i = 0; i < MMA_WARPS; i++) {
         const int thread = threadIdx.x + i * WARP_SIZE;
-        warps[i] = {sums.o[thread], sums.m_and_l[thread].x, sums.m_and_l[thread].y};
+        const float2 m_and_l = sums.m_and_l[thread];
+        warps[i] = {sums.o[thread], m_and_l.x, m_and_l.y};
       }
       sum = {};
       add_parts(sum, warps);
