@@ -8,10 +8,10 @@
  * and multiplies as before. The scale of K is in the factor of the scores, and that of V in the
  * last factor of O.
  *
- * What changed since step 20d: 16 bytes are 16 columns now. Of K that gives a lane its operands of
- * four mma instead of two. Of V it takes bytes of two keys at a time, interleaves them, and
- * converts the pairs. In shared memory this would be harder, because ldmatrix transposes elements
- * of 16 bits alone.
+ * What changed since step 20e: an item has half as many bytes, so a warp has twice as many slots.
+ * 16 bytes are 16 columns, which give a lane its operands of four mma instead of two. Of V it takes
+ * bytes of two keys at a time, interleaves them, and converts the pairs. ldmatrix could not do
+ * this: it transposes elements of 16 bits alone.
  *
  * What it costs: conversions, one for each two numbers in fp16, and three more in bf16, to which
  * there is no way from e4m3 but through fp32.
@@ -125,14 +125,19 @@ __device__ __forceinline__ Scales begin_rows(const ByteTile<T, HEAD_DIM, TILE> &
   start_rows<2>(rows, problem, q, group);
   const int head = group.batch * problem.kv_heads + group.kv_head;
   const float scale = problem.scale * LOG2_E * t.k_scales[head];
-  Scales scales = {{scale, scale}, t.v_scales[head]};
+  return {{scale, scale}, t.v_scales[head]};
+}
+
+/** Makes them fp16 when they are there, so that copies of K and V do not wait for it. */
+template <typename T, int HEAD_DIM, int ROWS, int TILE>
+__device__ __forceinline__ void finish_rows(const ByteTile<T, HEAD_DIM, TILE> &,
+                                            MmaRows<HEAD_DIM, ROWS> &rows, Scales &scales) {
 #pragma unroll
   for (int half = 0; half < ROWS / 8; half++) {
     float &own = scales.scores_log2[half];
     if (DTYPE_OF<T> == DTYPE_BF16) own *= to_halves<T>(rows.q, half);
     own = fminf(fmaxf(own, FLT_MIN), FLT_MAX);  // 0 and infinity times a score may be NaN
   }
-  return scales;
 }
 // [byte_rows]
 

@@ -122,6 +122,10 @@ __device__ __forceinline__ void attend_groups(const Problem &problem, const Deco
   }
 }
 
+/** What a tile with a begin_rows() of its own still does when Q is there. */
+template <typename Tile, typename Rows>
+__device__ __forceinline__ void finish_rows(const Tile &, Rows &, Scales &) {}
+
 /** Computes a share of all tiles, as attend_share() does. */
 template <typename T, typename Tile, int HEAD_DIM, int ROWS, typename Shared, typename KeepPart>
 __device__ __forceinline__ void attend_ring(const Problem &problem, const DecodeTensors &t,
@@ -135,6 +139,7 @@ __device__ __forceinline__ void attend_ring(const Problem &problem, const Decode
   attend_groups<Tile::KEYS_OF_TILE, ROWS>(
       problem, t, share, shared.ring, [&] { load_q(share.rows); },
       [&](auto &asked, const RowGroup &group, int length, int tile, int end) {
+        finish_rows(Tile(), rows, scales);
         attend_rows<Tile>(rows, shared, asked, problem, t, group, scales, length, tile, end);
       },
       [&](const RowGroup &group, bool whole, bool begins, bool goes_on, const RowGroup &next) {
