@@ -101,7 +101,7 @@ __device__ __forceinline__ Place find_time(const Problem &problem, const int *le
  * block with the tile at x is number ((x + 1) * blocks - 1) / time. */
 __device__ __forceinline__ Share share_of_block(const Problem &problem, const int *lengths,
                                                 int rows, int tile, int least_tiles, int blocks,
-                                                int places, int block) {
+                                                int block) {
   const int groups = problem.kv_heads * row_groups(problem, rows);
   int64_t time = 0;
   bool equal = true;  // all sequences are as long
@@ -112,7 +112,7 @@ __device__ __forceinline__ Share share_of_block(const Problem &problem, const in
     equal = equal && count == tiles_of_sequence(problem, lengths[0], tile).count;
   }
   blocks = (int)min((int64_t)blocks, max(time / least_tiles, (int64_t)1));  // the others have none
-  blocks = blocks_with_shares(blocks, problem.batch * groups, equal, places);
+  if (equal) blocks = without_seams(blocks, problem.batch * groups);
   if (block >= blocks) return {};
   const int more = equal ? 0 : END_TILES;
   time += (int64_t)more * groups * problem.batch;
@@ -141,10 +141,10 @@ __device__ __forceinline__ Share share_of_block(const Problem &problem, const in
 /** One thread for each block of the decode kernel. */
 __global__ void __launch_bounds__(THREADS)
     schedule_kernel(Problem problem, const int *lengths, Share *shares, int rows, int tile,
-                    int least_tiles, int blocks, int places) {
+                    int least_tiles, int blocks) {
   const int block = blockIdx.x * THREADS + threadIdx.x;
   if (block >= blocks) return;
-  shares[block] = share_of_block(problem, lengths, rows, tile, least_tiles, blocks, places, block);
+  shares[block] = share_of_block(problem, lengths, rows, tile, least_tiles, blocks, block);
 }
 // [schedule_kernel]
 

@@ -13,7 +13,7 @@
  * S and of O.
  *
  * What it costs: with fewer rows, products of rows that do not exist. And a part has 40 KB, so the
- * workspace has places for few of them: the schedule takes fewer blocks, or whole row groups.
+ * workspace has room for those of 48 blocks only, where the GPU has 132 multiprocessors: step 20g.
  *
  * What to look at: leave(). What would happen if a warp asked for the next item without it?
  */
@@ -34,8 +34,7 @@ template <typename T, int HEAD_DIM>
 struct WideRing {
   using Cache = T;
   static constexpr int WORKER = WARPGROUP_THREADS, TILE = WIDE_KEYS, CHUNKS = HEAD_DIM / CHUNK;
-  static constexpr int SLOTS = 512 / HEAD_DIM;
-  static constexpr int AHEAD = SLOTS;
+  static constexpr int SLOTS = 512 / HEAD_DIM, AHEAD = SLOTS;
   uint4 items[GROUPS][SLOTS][TILE * CHUNKS];
 
   /** Panels of 64 columns, swizzled as wgmma wants them. */
@@ -66,29 +65,44 @@ struct alignas(1024) WideShared {
 template <int HEAD_DIM>
 struct WideRows {
   float o[1][HEAD_DIM / MMA_N][4], m[1][2], l[1][2]; /**< as in step 07 */
+  uint4 q[HEAD_DIM / CHUNK / 4]; /**< on its way: of row threadIdx.x / 4, every fourth chunk */
 };
 
-/** Loads all rows of Q, the last one for those that do not exist. */
+/** Which chunk of its row a thread has as number i. Neighbouring rows have others, so that they are
+ * stored to other banks. */
+__device__ __forceinline__ int own_chunk(int i) {
+  return threadIdx.x % 4 + 4 * (i ^ threadIdx.x / 4 % 2);
+}
+
+/** Starts to load all rows of Q, the last one for those that do not exist. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void load_q(WideRows<HEAD_DIM> &rows, const Problem &problem,
+                                       const DecodeTensors &t, const RowGroup &group) {
+  const int row = min(group.first + (int)threadIdx.x / 4, group.end - 1);
+  const QueryRow of = row_of_group(problem, group, row);
+  const T *const source =
+      (const T *)t.q + head_offsets(problem, of.head).q + of.query * problem.q_strides.row;
+#pragma unroll
+  for (int i = 0; i < HEAD_DIM / CHUNK / 4; i++)
+    rows.q[i] = load_once_16(source + own_chunk(i) * CHUNK);
+}
+
+/** Begins with the row group of this Q. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void begin_rows(WideShared<T, HEAD_DIM> &shared,
-                                           WideRows<HEAD_DIM> &rows, const Problem &problem,
-                                           const DecodeTensors &t, const RowGroup &group) {
-  constexpr int CHUNKS = HEAD_DIM / CHUNK;
-  for (int i = threadIdx.x; i < WIDE_ROWS * CHUNKS; i += MMA_THREADS) {
-    const int row = min(group.first + i / CHUNKS, group.end - 1);
-    const QueryRow of = row_of_group(problem, group, row);
-    const T *const source = (const T *)t.q + head_offsets(problem, of.head).q +
-                            of.query * problem.q_strides.row + i % CHUNKS * CHUNK;
-    shared.q[shared.ring.place(i / CHUNKS, i % CHUNKS)] = load_once_16(source);
+                                           WideRows<HEAD_DIM> &rows) {
+#pragma unroll
+  for (int i = 0; i < HEAD_DIM / CHUNK / 4; i++) {
+    shared.q[shared.ring.place(threadIdx.x / 4, own_chunk(i))] = rows.q[i];
   }
-  rows = {};
+  memset(rows.o, 0, sizeof rows.o);
   start_rows(rows.m, rows.l, -INFINITY);
   fence_proxy_async();
   __syncthreads();  // Q is there
 }
 
-/** Computes every second tile of a row group, from `tile` on. Items of an empty sequence are not
- * there. */
+/** Computes this warpgroup's tiles of a row group, every second one from `tile` on. wgmma must not
+ * be in a branch that a thread may take alone, or nvcc waits for each. */
 template <typename T, int HEAD_DIM, typename SomeAsked>
 __device__ __forceinline__ void attend_rows(WideShared<T, HEAD_DIM> &shared,
                                             WideRows<HEAD_DIM> &rows, SomeAsked &asked,
@@ -101,7 +115,7 @@ __device__ __forceinline__ void attend_rows(WideShared<T, HEAD_DIM> &shared,
     uint32_t probs[WIDE_KEYS / 16][4];
     const uint4 *item = wait_for_item(shared.ring, asked);
     wgmma_fence();
-    if (length > 0) start_qk<T, HEAD_DIM, WIDE_KEYS>(s[0], (const T *)shared.q, (const T *)item);
+    start_qk<T, HEAD_DIM, WIDE_KEYS>(s[0], (const T *)shared.q, (const T *)item);
     wgmma_wait<0>(s[0]);
     shared.ring.leave();
     ask(shared.ring, asked, problem, t, false);
@@ -113,7 +127,7 @@ __device__ __forceinline__ void attend_rows(WideShared<T, HEAD_DIM> &shared,
     item = wait_for_item(shared.ring, asked);
     touch_accumulators(rows.o[0]);
     wgmma_fence();
-    if (length > 0) start_pv<T, HEAD_DIM, WIDE_KEYS>(rows.o[0], probs, (const T *)item);
+    start_pv<T, HEAD_DIM, WIDE_KEYS>(rows.o[0], probs, (const T *)item);
     wgmma_wait<0>(rows.o[0]);
     shared.ring.leave();
     ask(shared.ring, asked, problem, t, true);
@@ -148,43 +162,36 @@ template <typename T, int HEAD_DIM>
 __global__ void __launch_bounds__(MMA_THREADS, 1) decode_kernel(Problem problem, DecodeTensors t) {
   extern __shared__ __align__(1024) unsigned char smem[];
   auto &shared = *(WideShared<T, HEAD_DIM> *)smem;
-  constexpr int MESSAGES = WIDE_ROWS * HEAD_DIM / MESSAGE_COLUMNS;  // of a part
-  const Share share = ((const Share *)t.schedule)[blockIdx.x];
-  const int places = places_for_parts(problem, gridDim.x, MESSAGES * (int)sizeof(Message));
-  const auto place = [&](int block, bool begins, const RowGroup &group) {
-    return (Message *)t.workspace +
-           place_of_part(problem, WIDE_ROWS, places, block, begins, group) * MESSAGES;
+  const auto place = [&](int block, bool begins) {
+    return (Message *)t.workspace + (2 * block + begins) * WIDE_ROWS * HEAD_DIM / MESSAGE_COLUMNS;
   };
-  const auto of_last = [&](int block, bool begins) { return place(block, begins, share.last); };
+  const Share share = load_share(t);
   if (share.tiles == 0) return;
   WideRows<HEAD_DIM> rows;
   attend_groups<WIDE_KEYS, WIDE_ROWS>(
-      problem, t, share, shared.ring, [] {},
+      problem, t, share, shared.ring, [&] { load_q<T>(rows, problem, t, share.rows); },
       [&](auto &asked, const RowGroup &group, int length, int tile, int end) {
-        begin_rows(shared, rows, problem, t, group);
+        begin_rows(shared, rows);
         attend_rows(shared, rows, asked, problem, t, group, length, tile, end);
       },
-      [&](const RowGroup &group, bool whole, bool begins, bool, const RowGroup &) {
+      [&](const RowGroup &group, bool whole, bool begins, bool goes_on, const RowGroup &next) {
+        if (goes_on) load_q<T>(rows, problem, t, next);
         store_rows(shared, rows);
         merge_parts<T>(problem, t, shared.parts, group, whole, begins,
                        [&](bool, int row, int column, const ColumnSum &part) {
-                         send(place(blockIdx.x, begins, group) + row * HEAD_DIM / MESSAGE_COLUMNS,
-                              column, part);
+                         send(place(blockIdx.x, begins) + row * HEAD_DIM / MESSAGE_COLUMNS, column,
+                              part);
                        });
       });
   if (share.parts < 2) return;
-  merge_messages<T, HEAD_DIM>(problem, t, share, of_last, *(LaneSums *)smem);
+  merge_messages<T, HEAD_DIM>(problem, t, share, place, *(LaneSums *)smem);
 }
 // [decode_kernel]
 
 template <typename T, int D>
 constexpr SharesConfig CONFIG = {
-    make_decode_config<T, D, WIDE_ROWS>(decode_kernel<T, D>, MMA_THREADS, WIDE_KEYS),
-    NULL,
-    1,
-    (int)sizeof(Message) * WIDE_ROWS *D / MESSAGE_COLUMNS,
-    (int)sizeof(WideShared<T, D>),
-    true};
+    make_decode_config<T, D, WIDE_ROWS>(decode_kernel<T, D>, MMA_THREADS, WIDE_KEYS), NULL, 1,
+    (int)sizeof(Message) * WIDE_ROWS *D / MESSAGE_COLUMNS, (int)sizeof(WideShared<T, D>)};
 
 static constexpr SharesConfig CONFIGS[] = {CONFIG<__half, 64>, CONFIG<__half, 128>,
                                            CONFIG<__nv_bfloat16, 64>, CONFIG<__nv_bfloat16, 128>};

@@ -60,16 +60,17 @@ __device__ __forceinline__ void copy_item(uint4 *item, const Strides &strides,
     const auto copy = [&](int row, const typename SomeRing::Cache *from) {
       cp_async_16_once(&item[SomeRing::place(16 * n + row, chunk)], from, valid);
     };
-    if (keys.last >= 15) {  // all 16 are there: from one to the next is an addition
+    // All 16 are there: from one to the next is an addition. wgmma would suffer from the branch.
+    if (SomeRing::WORKER == WARP_SIZE && keys.last >= 15) {
       const typename SomeRing::Cache *from = keys.row + (int64_t)first * stride;
 #pragma unroll
       for (int i = 0; i < 16; i += ROWS_AT_A_TIME, from += ROWS_AT_A_TIME * stride) {
         copy(first + i, from);
       }
     } else {
-#pragma unroll 1
-      for (int row = first; row < 16; row += ROWS_AT_A_TIME) {
-        copy(row, keys.row + (int64_t)min(row, keys.last) * stride);
+#pragma unroll(SomeRing::WORKER == WARP_SIZE ? 1 : 16)
+      for (int i = 0; i < 16; i += ROWS_AT_A_TIME) {
+        copy(first + i, keys.row + (int64_t)min(first + i, keys.last) * stride);
       }
     }
   }

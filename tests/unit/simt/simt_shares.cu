@@ -1,10 +1,11 @@
 /** @file Schedules of equal shares on 132 multiprocessors: every tile is in one share, and
- * every part has a place of its own. A pass of so many blocks would take the CPU backend long, so
- * the tests of the steps have four multiprocessors. */
+ * every row that blocks send each other has a message of its own. A pass of so many blocks would
+ * take the CPU backend long, so the tests of the steps have four multiprocessors. */
 #include <random>
 
 #include "../tests/unit/simt/simt_testing.h"
 #include "decode.h"
+#include "device/decode_own_rows.cuh"
 #include "device/decode_shares.cuh"
 
 /** A problem with the lengths of its sequences, and the shares that a step makes of it. */
@@ -12,7 +13,6 @@ struct Schedule {
   Problem problem;
   SharesConfig config;
   std::vector<int> lengths;
-  int places;
   std::vector<Share> shares;
 };
 
@@ -49,10 +49,9 @@ static Schedule drawn(std::mt19937_64 &rng) {
   c.keys = 16 << draw(0, 2);
   p.head_dim = 64 << draw(0, c.rows == 64 ? 1 : 2);
   c.per_sm = c.rows < 8 ? blocks_per_sm(c.rows) : 1;
-  c.part_bytes = 5 * c.rows * p.head_dim;  // messages: 80 bytes for 16 columns
-  c.large_parts = c.rows == 64;
+  c.part_bytes = 5 * c.rows * p.head_dim;                       // messages: 80 bytes for 16 columns
+  if (c.rows == 64) c.part_bytes = 32 * (2 * p.head_dim + 16);  // two: a message for each row
   c.head_dim = p.head_dim;
-  s.places = place_count(&c, &p);
   configs[0] = c;
   DecodeTensors t = {};
   t.lengths = s.lengths.data();
@@ -117,19 +116,25 @@ static void assert_ends_are_known(const Schedule &s, const std::vector<Piece> &p
   }
 }
 
-/** A block leaves a part of what it does not have whole: in the workspace, and in no place where
- * another part is. */
-static void assert_places_differ(const Schedule &s, const std::vector<Piece> &pieces) {
-  std::vector<bool> taken(s.places);
-  for (const Piece &piece : pieces) {
+/** Of what it does not have whole, a block of 64 rows sends all rows but those that it merges: each
+ * in a message that no other row has. */
+static void assert_messages_differ(const Schedule &s, const std::vector<Piece> &pieces) {
+  if (s.config.rows != 64) return;
+  std::vector<bool> taken(64 * s.shares.size());
+  for (size_t i = 0; i < pieces.size(); i++) {
+    const Piece &piece = pieces[i];
     if (piece.count == piece.of_all) continue;
-    const bool begins = piece.first == 0;
-    const int place = s.config.large_parts ? place_of_part(s.problem, s.config.rows, s.places,
-                                                           piece.block, begins, piece.group)
-                                           : 2 * piece.block + begins;
-    assert_in_range(place, 0, s.places - 1);
-    assert_false(taken[place]);
-    taken[place] = true;
+    const Share &share = s.shares[piece.block];
+    const int rows = piece.group.end - piece.group.first;
+    const bool is_last = i + 1 == pieces.size() || pieces[i + 1].block != piece.block;
+    const OwnRows own = is_last ? own_rows(share, piece.block - share.begin) : OwnRows{rows, rows};
+    for (int row = 0; row < rows; row++) {
+      if (row >= own.begin && row < own.end) continue;
+      const int message = message_of_row(64 * piece.block, own, row);
+      assert_in_range(message, 0, (int)taken.size() - 1);
+      assert_false(taken[message]);
+      taken[message] = true;
+    }
   }
 }
 
@@ -137,18 +142,19 @@ static void assert_places_differ(const Schedule &s, const std::vector<Piece> &pi
 static void assert_little_memory(const Schedule &s) {
   const Problem &p = s.problem;
   const int64_t cache = (int64_t)4 * p.batch * p.kv_heads * p.kv_len * p.head_dim;
-  const int64_t used = (int64_t)s.places * s.config.part_bytes + s.shares.size() * sizeof(Share);
+  const int64_t used =
+      (int64_t)2 * s.shares.size() * s.config.part_bytes + s.shares.size() * sizeof(Share);
   assert_true(used <= max(cache / 100, (int64_t)4000000));
 }
 
-TEST(shares_have_every_tile_and_parts_their_places) {
+TEST(shares_have_every_tile_and_rows_their_messages) {
   set_variable("SIMT_SMS", "132");
   std::mt19937_64 rng(20);
   for (int i = 0; i < 5000; i++) {
     const Schedule s = drawn(rng);
     const std::vector<Piece> pieces = pieces_of(s);
     assert_ends_are_known(s, pieces);
-    assert_places_differ(s, pieces);
+    assert_messages_differ(s, pieces);
     assert_little_memory(s);
   }
 }

@@ -1,0 +1,141 @@
+/**
+ * @file
+ * What step 20f introduces: warpgroups that have 64 rows of Q and a ring each.
+ */
+#ifndef DEVICE_DECODE_WIDE_CUH
+#define DEVICE_DECODE_WIDE_CUH
+
+#include "device/decode_mma.cuh"
+#include "device/decode_ring.cuh"
+#include "device/wgmma_tile.cuh"
+
+// As in steps/step20f_wgmma.cu:
+
+constexpr int WIDE_ROWS = 64, WIDE_KEYS = 64;           /**< of a row group, and of a tile */
+constexpr int GROUPS = MMA_THREADS / WARPGROUP_THREADS; /**< that take turns */
+
+/** What the warpgroups have asked for. */
+template <typename T, int HEAD_DIM>
+struct WideRing {
+  using Cache = T;
+  static constexpr int WORKER = WARPGROUP_THREADS, TILE = WIDE_KEYS, CHUNKS = HEAD_DIM / CHUNK;
+  static constexpr int SLOTS = 512 / HEAD_DIM, AHEAD = SLOTS;
+  uint4 items[GROUPS][SLOTS][TILE * CHUNKS];
+
+  /** Panels of 64 columns, swizzled as wgmma wants them. */
+  __device__ static __forceinline__ int place(int row, int chunk) {
+    return chunk / 8 * 8 * TILE + row * 8 + (chunk % 8 ^ row % 8);
+  }
+  /** Waits until the whole warpgroup has copied an item, or has read it. */
+  __device__ static __forceinline__ void leave() {
+    named_barrier_sync<WARPGROUP_THREADS>(1 + threadIdx.x / WARPGROUP_THREADS);
+  }
+  __device__ static __forceinline__ void arrive() {
+    fence_proxy_async();  // wgmma sees what this thread has copied
+    leave();
+  }
+};
+
+/** Shared memory of a thread block. */
+template <typename T, int HEAD_DIM>
+struct alignas(1024) WideShared {
+  WideRing<T, HEAD_DIM> ring;                             /**< K and V */
+  uint4 q[WIDE_ROWS * HEAD_DIM / CHUNK];                  /**< in panels, too */
+  MmaParts<HEAD_DIM, WIDE_ROWS, Padded<8>, GROUPS> parts; /**< of the warpgroups */
+};
+
+/** What a thread has of a row group: of the rows lane / 4 and 8 below of its warp. */
+template <int HEAD_DIM>
+struct WideRows {
+  float o[1][HEAD_DIM / MMA_N][4], m[1][2], l[1][2]; /**< as in step 07 */
+  uint4 q[HEAD_DIM / CHUNK / 4]; /**< on its way: of row threadIdx.x / 4, every fourth chunk */
+};
+
+/** Which chunk of its row a thread has as number i. Neighbouring rows have others, so that they are
+ * stored to other banks. */
+__device__ __forceinline__ int own_chunk(int i) {
+  return threadIdx.x % 4 + 4 * (i ^ threadIdx.x / 4 % 2);
+}
+
+/** Starts to load all rows of Q, the last one for those that do not exist. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void load_q(WideRows<HEAD_DIM> &rows, const Problem &problem,
+                                       const DecodeTensors &t, const RowGroup &group) {
+  const int row = min(group.first + (int)threadIdx.x / 4, group.end - 1);
+  const QueryRow of = row_of_group(problem, group, row);
+  const T *const source =
+      (const T *)t.q + head_offsets(problem, of.head).q + of.query * problem.q_strides.row;
+#pragma unroll
+  for (int i = 0; i < HEAD_DIM / CHUNK / 4; i++)
+    rows.q[i] = load_once_16(source + own_chunk(i) * CHUNK);
+}
+
+/** Begins with the row group of this Q. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void begin_rows(WideShared<T, HEAD_DIM> &shared,
+                                           WideRows<HEAD_DIM> &rows) {
+#pragma unroll
+  for (int i = 0; i < HEAD_DIM / CHUNK / 4; i++) {
+    shared.q[shared.ring.place(threadIdx.x / 4, own_chunk(i))] = rows.q[i];
+  }
+  memset(rows.o, 0, sizeof rows.o);
+  start_rows(rows.m, rows.l, -INFINITY);
+  fence_proxy_async();
+  __syncthreads();  // Q is there
+}
+
+/** Computes this warpgroup's tiles of a row group, every second one from `tile` on. wgmma must not
+ * be in a branch that a thread may take alone, or nvcc waits for each. */
+template <typename T, int HEAD_DIM, typename SomeAsked>
+__device__ __forceinline__ void attend_rows(WideShared<T, HEAD_DIM> &shared,
+                                            WideRows<HEAD_DIM> &rows, SomeAsked &asked,
+                                            const Problem &problem, const DecodeTensors &t,
+                                            const RowGroup &group, int length, int tile, int end) {
+  const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE % 4;
+  for (; tile < end; tile += GROUPS) {
+    const int key = (tiles_of_sequence(problem, length, WIDE_KEYS).first + tile) * WIDE_KEYS;
+    float s[1][WIDE_KEYS / MMA_N][4];
+    uint32_t probs[WIDE_KEYS / 16][4];
+    const uint4 *item = wait_for_item(shared.ring, asked);
+    wgmma_fence();
+    start_qk<T, HEAD_DIM, WIDE_KEYS>(s[0], (const T *)shared.q, (const T *)item);
+    wgmma_wait<0>(s[0]);
+    shared.ring.leave();
+    ask(shared.ring, asked, problem, t, false);
+    if (needs_mask<WIDE_KEYS>(problem, length, key)) {
+      mask_scores<16, WIDE_KEYS>(s[0], problem, group, 16 * warp + lane / 4, length, key);
+    }
+    update_softmax(s, rows.m, rows.l, rows.o, problem.scale * LOG2_E);
+    pack_probs<T>(probs, s[0]);
+    item = wait_for_item(shared.ring, asked);
+    touch_accumulators(rows.o[0]);
+    wgmma_fence();
+    start_pv<T, HEAD_DIM, WIDE_KEYS>(rows.o[0], probs, (const T *)item);
+    wgmma_wait<0>(rows.o[0]);
+    shared.ring.leave();
+    ask(shared.ring, asked, problem, t, true);
+  }
+}
+
+/** Leaves the part of this warpgroup for the block. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void store_rows(WideShared<T, HEAD_DIM> &shared,
+                                           const WideRows<HEAD_DIM> &rows) {
+  const int lane = threadIdx.x % WARP_SIZE, group = threadIdx.x / WARPGROUP_THREADS;
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    const int row = threadIdx.x / WARP_SIZE % 4 * 16 + 8 * half + lane / 4;
+    const float l = lanes_reduce_sum<4>(rows.l[0][half]);
+    if (lane % 4 == 0) {
+      shared.parts.m[group][row] = rows.m[0][half], shared.parts.l[group][row] = l;
+    }
+#pragma unroll
+    for (int n = 0; n < HEAD_DIM / MMA_N; n++) {
+      *(float2 *)&shared.parts.o[group][row][MMA_N * n + lane % 4 * 2] =
+          make_float2(rows.o[0][n][2 * half], rows.o[0][n][2 * half + 1]);
+    }
+  }
+  __syncthreads();  // the parts of both warpgroups are there
+}
+
+#endif
