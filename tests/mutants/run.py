@@ -87,11 +87,13 @@ def verdict_on(
 ) -> Verdict:
     workspace = Workspace(ROOT, directory / f"{step}_{threading.current_thread().name}", tools)
     try:
-        for change in ((), *settings(step, "mutants").get("also", ())):
-            program = workspace.link(workspace.build(step, mutant, change=change), tools.main)
-            verdict = judge_all(program, runs)
-            if verdict.how != SURVIVED:
-                return verdict
+        program = workspace.link(workspace.build(step, mutant), tools.main)
+        verdict = judge_all(program, runs)
+        if verdict.how == SURVIVED and (changes := settings(step, "mutants").get("also")):
+            program = workspace.link(workspace.build(step, mutant, changes=changes), tools.main)
+            verdict = judge_all(program, [(cases, {**environment, "SIMT_SMS": "8"}) for cases, environment in runs])
+        if verdict.how != SURVIVED:
+            return verdict
         target = workspace.build(step, mutant, called=True)
         if source_of(step).kind == "decode":
             program = workspace.link(target, tools.decode_under_test)

@@ -4,11 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.decode.conftest import DECODE_STEPS
 from tests.lib.source_tree import SourceTree
-from tests.lib.steps import REPOSITORY, source_of
+from tests.lib.steps import REPOSITORY, having, settings, source_of
 
-LIMIT = "share.parts > MOST * AT_ONCE"  # from there on, all warps receive parts of the same columns
 PROBLEMS = [
     ["-b", 1, "-H", 2, "-k", 1500],
     ["-b", 1, "-H", 8, "-n", 4, "-k", 1100, "-m", "window:1000"],
@@ -19,9 +17,10 @@ PROBLEMS = [
 @pytest.mark.cpu_only("compiled for the CPU backend")
 def test_all_warps_merge_parts(tmp_path: Path) -> None:
     """With a lower limit eight blocks have enough of them."""
-    step = next(name for name in DECODE_STEPS if LIMIT in source_of(name).path.read_text(encoding="utf-8"))
+    (step,) = (name for name in having("mutants") if "also" in settings(name, "mutants"))
     tree = SourceTree(tmp_path, built="cpu")
-    tree.replace(str(source_of(step).path.relative_to(REPOSITORY)), LIMIT, "share.parts > 2")
+    for old, new in settings(step, "mutants")["also"]:
+        tree.replace(str(source_of(step).path.relative_to(REPOSITORY)), old, new)
     tree.compile_only(step, 64, element="")
     program = tree.step(step)
     for options in PROBLEMS:
