@@ -15,9 +15,9 @@ PROBLEMS = [
 
 
 @pytest.mark.cpu_only("compiled for the CPU backend")
-def test_all_warps_merge_parts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [name for name in having("mutants") if "also" in settings(name, "mutants")])
+def test_many_threads_merge_parts(step: str, tmp_path: Path) -> None:
     """With a lower limit eight blocks have enough of them."""
-    (step,) = (name for name in having("mutants") if "also" in settings(name, "mutants"))
     tree = SourceTree(tmp_path, built="cpu")
     for old, new in settings(step, "mutants")["also"]:
         tree.replace(str(source_of(step).path.relative_to(REPOSITORY)), old, new)
