@@ -79,7 +79,7 @@ def _examined(root: Path, step: str) -> list[tuple[Source, Part]]:
     chosen = [(own, part) for part in own.parts if not part.is_function or _is_device(own, part)]
     pending = {call for part in own.parts if part.is_function for call in part.calls}
     headers = [Source(path, (root / path).read_text()) for path in (f"common/device/{name}.cuh" for name in HEADERS)]
-    texts = {Path(header.path).stem: header.text for header in headers}
+    texts = {path.stem: path.read_text() for path in (root / "common/device").glob("*.cuh")}
     included, new = set(), {own.text}
     while new:
         names = {name for text in new for name in re.findall(r'#include "device/(\w+)\.cuh"', text)}
