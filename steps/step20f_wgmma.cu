@@ -26,25 +26,30 @@
 #include "device/wgmma_tile.cuh"
 
 // [wide_ring]
-constexpr int WIDE_ROWS = 64, WIDE_KEYS = 64;           /**< of a row group, and of a tile */
+constexpr int WIDE_ROWS = 64;                           /**< of a row group */
+constexpr int WIDE_KEYS = 64;                           /**< of a tile */
 constexpr int GROUPS = MMA_THREADS / WARPGROUP_THREADS; /**< that take turns */
 
 /** What the warpgroups have asked for. */
 template <typename T, int HEAD_DIM>
 struct WideRing {
-  using Cache = T;
-  static constexpr int WORKER = WARPGROUP_THREADS, TILE = WIDE_KEYS, CHUNKS = HEAD_DIM / CHUNK;
-  static constexpr int SLOTS = 512 / HEAD_DIM, AHEAD = SLOTS;
-  uint4 items[GROUPS][SLOTS][TILE * CHUNKS];
+  using Cache = T;                                 /**< of K and V */
+  static constexpr int WORKER = WARPGROUP_THREADS; /**< threads that have a ring */
+  static constexpr int TILE = WIDE_KEYS;           /**< keys of a tile */
+  static constexpr int CHUNKS = HEAD_DIM / CHUNK;  /**< of 16 bytes, of a row */
+  static constexpr int SLOTS = 512 / HEAD_DIM;     /**< of a warpgroup */
+  static constexpr int AHEAD = SLOTS;              /**< items asked for */
+  uint4 items[GROUPS][SLOTS][TILE * CHUNKS];       /**< chunks at their place() */
 
   /** Panels of 64 columns, swizzled as wgmma wants them. */
   __device__ static __forceinline__ int place(int row, int chunk) {
     return chunk / 8 * 8 * TILE + row * 8 + (chunk % 8 ^ row % 8);
   }
-  /** Waits until the whole warpgroup has copied an item, or has read it. */
+  /** Waits until the whole warpgroup has read an item. */
   __device__ static __forceinline__ void leave() {
     named_barrier_sync<WARPGROUP_THREADS>(1 + threadIdx.x / WARPGROUP_THREADS);
   }
+  /** What this thread has copied is there; waits until that of the warpgroup is, too. */
   __device__ static __forceinline__ void arrive() {
     fence_proxy_async();  // wgmma sees what this thread has copied
     leave();
@@ -64,8 +69,10 @@ struct alignas(1024) WideShared {
 /** What a thread has of a row group: of the rows lane / 4 and 8 below of its warp. */
 template <int HEAD_DIM>
 struct WideRows {
-  float o[1][HEAD_DIM / MMA_N][4], m[1][2], l[1][2]; /**< as in step 07 */
-  uint4 q[HEAD_DIM / CHUNK / 4]; /**< on its way: of row threadIdx.x / 4, every fourth chunk */
+  float o[1][HEAD_DIM / MMA_N][4]; /**< accumulators, as in step 07 */
+  float m[1][2];                   /**< as in step 07 */
+  float l[1][2];                   /**< likewise */
+  uint4 q[HEAD_DIM / CHUNK / 4];   /**< on its way: of row threadIdx.x / 4, every fourth chunk */
 };
 
 /** Which chunk of its row a thread has as number i. Neighbouring rows have others, so that they are

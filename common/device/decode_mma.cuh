@@ -247,8 +247,9 @@ __device__ __forceinline__ void store_rows(MmaParts<HEAD_DIM, ROWS, Columns> &pa
 
 /** Four columns of a part, or of several; at first without a key. */
 struct ColumnSum {
-  float4 o = {};                /**< O of these columns, times l */
-  float m = -FLT_MAX, l = 0.0f; /**< as in Part */
+  float4 o = {};      /**< O of these columns, times l */
+  float m = -FLT_MAX; /**< as in Part */
+  float l = 0.0f;     /**< likewise */
 };
 
 /** Adds parts. The largest m comes first, so that no exponential waits for another. */

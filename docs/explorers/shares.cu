@@ -70,7 +70,7 @@ void print_schedule(int count, char **words) {
   Share *const shares_global = (Share *)device_memory(blocks * sizeof(Share), NULL);
   schedule_kernel<<<(blocks + THREADS - 1) / THREADS, THREADS>>>(
       problem, lengths_global, shares_global, c->rows, c->keys,
-      (LEAST_KEYS + c->keys - 1) / c->keys, blocks, 2 * blocks);
+      (LEAST_KEYS + c->keys - 1) / c->keys, blocks);
   check(cudaDeviceSynchronize());
   Share *const shares = (Share *)malloc(blocks * sizeof(Share));
   check(cudaMemcpy(shares, shares_global, blocks * sizeof(Share), cudaMemcpyDeviceToHost));

@@ -74,7 +74,7 @@ function keysOfPart(tile, length, parts, part) {
   return [part * size, Math.max(part * size, Math.min((part + 1) * size, length))];
 }
 
-/** without_seams() of step 20, whose workspace has two places for each block. */
+/** without_seams() of step 20. */
 function withoutSeams(blocks, groups) {
   const most = groups <= blocks ? Math.floor(blocks / groups) * groups : Math.floor(groups / divideUp(groups, blocks));
   const fits = groups <= blocks || groups % most === 0;
