@@ -195,7 +195,7 @@ const Step step = {
     .title = "Tensor cores, operands straight from memory",
     .idea = "Rows of a group are rows of an mma; K and V need no shared memory and no barrier.",
     .head_dims = "D = 64, 128 or 256",
-    .supports = supports_decode<CONFIGS>,
+    .supports = supports_mma<CONFIGS>,
     .workspace_bytes = parts_bytes<CONFIGS>,
     .describe = describe_mma<CONFIGS>,
     .decode = decode,

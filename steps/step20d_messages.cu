@@ -235,7 +235,7 @@ const Step step = {
         "Blocks that run at the same time send each other parts; each word says that it is "
         "there.",
     .head_dims = "D = 64, 128 or 256",
-    .supports = supports_decode<CONFIGS>,
+    .supports = supports_mma<CONFIGS>,
     .workspace_bytes = parts_bytes<CONFIGS>,
     .workspace_zero = true,
     .describe = describe_mma<CONFIGS>,

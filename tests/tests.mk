@@ -47,7 +47,7 @@ endif
 
 # Steps called directly, without the command line.
 UNDER_TEST := $(STEPS:%=$(BUILD)/under_test/%)
-# step_under_test.c replaces this function, so that a test can report an older device.
+# Both callers replace this function, so that a test can report an older device.
 WRAP := -Xlinker --wrap=cudaDeviceGetAttribute
 
 caller_of = $(BUILD)/tests/$(if $(filter $(1),$(call short_names,$(DECODE_STEPS))),decode,step)_under_test.o
@@ -57,7 +57,7 @@ $(BUILD)/tests/%.o: tests/lib/%.c $(BUILD)/flags
 
 $(UNDER_TEST): $(BUILD)/under_test/%: $$(call step_object,$$*) $$(call forward_object,$$*) $$(call caller_of,$$*) \
     $(filter-out %/main.o,$(HOST_OBJECTS)) $(SIMT_OBJECTS) $(LAB_OBJECTS)
-	$(call link_program,$(if $(filter %/step_under_test.o,$^),$(WRAP)))
+	$(call link_program,$(WRAP))
 
 # A GPU runs one test at a time, so that none of them runs out of memory.
 TEST_JOBS = $(if $(filter cuda,$(BACKEND)),0,$(shell nproc))

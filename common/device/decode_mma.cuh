@@ -432,6 +432,25 @@ static int shared_bytes(const SharesConfig *c) {
   return c->rows * MMA_WARPS * (int)sizeof(float) * (c->head_dim + 16 + 2);
 }
 
+/** Step::supports: whether this GPU has the instructions and the shared memory, too. */
+template <const auto &CONFIGS>
+static bool supports_mma(const Problem *problem, char *why, size_t why_size) {
+  if (!supports_decode<CONFIGS>(problem, why, why_size)) return false;
+  const int minor = device_attribute(cudaDevAttrComputeCapabilityMinor);
+  const int capability = 10 * device_attribute(cudaDevAttrComputeCapabilityMajor) + minor;
+  const bool bf16 = problem->dtype == DTYPE_BF16;
+  const int least = bf16 ? 80 : 75, bytes = shared_bytes(find_decode<CONFIGS>(problem));
+  const int limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  if (capability < least) {
+    snprintf(why, why_size, "this GPU has compute capability %d.%d: %s needs %d.%d%s",
+             capability / 10, minor, step.name, least / 10, least % 10, bf16 ? " for bf16" : "");
+  } else if (bytes > limit) {
+    snprintf(why, why_size, "--head-dim %d: %s needs %d bytes of shared memory, this GPU has %d",
+             problem->head_dim, step.name, bytes, limit);
+  }
+  return capability >= least && bytes <= limit;
+}
+
 /** Step::describe */
 template <const auto &CONFIGS>
 static void describe_mma(const Problem *problem, int heads, Description *description) {

@@ -96,8 +96,8 @@ __device__ __forceinline__ Share load_share(const DecodeTensors &t) {
 
 /** Goes through the row groups of a share. load_q() is called when the first K is asked for.
  * attend() computes this worker's tiles of one, from its first to the end; end() gets the row
- * group, whether the block has all of its tiles, whether the first is among them, and the row group
- * that comes next, if one does. */
+ * group, whether the block has all of its tiles, whether the first is among them, whether the share
+ * goes on, and with which row group. */
 template <int TILE, int ROWS, typename SomeRing, typename LoadQ, typename Attend, typename End>
 __device__ __forceinline__ void attend_groups(const Problem &problem, const DecodeTensors &t,
                                               const Share &share, SomeRing &ring, LoadQ load_q,
@@ -151,12 +151,13 @@ __device__ __forceinline__ void attend_ring(const Problem &problem, const Decode
       });
 }
 
-/** Step::supports: no GPU before Hopper has as much shared memory; wgmma runs on no other. */
+/** Step::supports: no GPU before Hopper has as much shared memory, nor have all later ones; wgmma
+ * runs on no other. */
 template <const auto &CONFIGS, bool WGMMA>
 static bool supports_ring(const Problem *problem, char *why, size_t why_size) {
   const int major = device_attribute(cudaDevAttrComputeCapabilityMajor);
   const int minor = device_attribute(cudaDevAttrComputeCapabilityMinor);
-  if (WGMMA ? major == 9 : major >= 9) return supports_decode<CONFIGS>(problem, why, why_size);
+  if (WGMMA ? major == 9 : major >= 9) return supports_mma<CONFIGS>(problem, why, why_size);
   snprintf(why, why_size, "this GPU has compute capability %d.%d: %s needs 9.0%s", major, minor,
            step.name, WGMMA ? " (Hopper)" : "");
   return false;

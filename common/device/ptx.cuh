@@ -181,7 +181,7 @@ __device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(float (&d)[4], const
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #else
-  __trap();  // never launched: supports_config() in launch.cuh refuses bf16 there
+  __trap();  // never launched: Step::supports refuses bf16 there
 #endif
 }
 

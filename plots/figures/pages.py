@@ -412,7 +412,8 @@ def taken(programs: Path) -> str:
     for step in every_step():
         of = facts(programs / step)
         dims, least = of["head_dims"], of["needs_compute_capability"]
-        exactly = " exactly" * ("wgmma_" in source_of(step).path.read_text())  # no GPU after Hopper has it
+        text = source_of(step).path.read_text()  # no GPU after Hopper has wgmma
+        exactly = " exactly" * ("wgmma_" in text or "supports_ring<CONFIGS, true>" in text)
         rows.setdefault(
             (
                 "1 to 256" if dims == "any" else ", ".join(map(str, dims)),

@@ -11,6 +11,7 @@
  *          refuses them
  * again    the same once more, or SAME_BITS_RUNS times, with longer sequences
  * graph    a CUDA graph, replayed with other lengths
+ * old-gpu  the device reports compute capability 7.5: does the step take the problem?
  *
  * One line is printed for each problem. The exit code is 0, 1 when an answer is wrong, or 3 when
  * the device failed.
@@ -29,6 +30,17 @@
 enum { MOST_SEQUENCES = 4, SPARE_PAGES = 3 };
 
 static bool all_right = true;
+
+static int pretended = 0; /* compute capability times 10; 0: that of the device */
+cudaError_t __real_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
+cudaError_t __wrap_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
+
+cudaError_t __wrap_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
+  const cudaError_t status = __real_cudaDeviceGetAttribute(value, attribute, device);
+  if (pretended != 0 && attribute == cudaDevAttrComputeCapabilityMajor) *value = pretended / 10;
+  if (pretended != 0 && attribute == cudaDevAttrComputeCapabilityMinor) *value = pretended % 10;
+  return status;
+}
 
 /** A problem with the lengths of its sequences, and its pages in reverse order. */
 typedef struct Case {
@@ -329,6 +341,14 @@ static void compare_graph(Case *c) {
   free_pass(&pass);
 }
 
+static void ask_on_old_gpu(Case *c) {
+  char why[256];
+  pretended = 75;
+  const bool supported = step.supports == NULL || step.supports(&c->p, why, sizeof why);
+  pretended = 0;
+  printf("%s: %s\n", c->p.dtype == DTYPE_BF16 ? "bf16" : "fp16", supported ? "taken" : why);
+}
+
 /** The step need not take all of them. */
 static void for_each_case(void (*try)(Case *)) {
   static const int HEAD_DIMS[] = {64, 128}, PAGE_SIZES[] = {0, 16, 64};
@@ -359,16 +379,14 @@ int main(int argc, char **argv) {
   static const struct {
     const char *name;
     void (*try)(Case *);
-  } TRIALS[] = {{"padded", compare_padded},
-                {"guarded", compare_guarded},
-                {"pointers", compare_pointers},
-                {"again", compare_again},
-                {"graph", compare_graph}};
+  } TRIALS[] = {{"padded", compare_padded},     {"guarded", compare_guarded},
+                {"pointers", compare_pointers}, {"again", compare_again},
+                {"graph", compare_graph},       {"old-gpu", ask_on_old_gpu}};
   for (size_t i = 0; argc == 2 && i < sizeof TRIALS / sizeof *TRIALS; i++) {
     if (strcmp(argv[1], TRIALS[i].name) != 0) continue;
     for_each_case(TRIALS[i].try);
     return all_right ? EXIT_RIGHT : EXIT_WRONG;
   }
-  fprintf(stderr, "usage: %s padded|guarded|pointers|again|graph\n", argv[0]);
+  fprintf(stderr, "usage: %s padded|guarded|pointers|again|graph|old-gpu\n", argv[0]);
   return EXIT_USAGE;
 }

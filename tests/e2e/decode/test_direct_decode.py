@@ -40,3 +40,15 @@ def test_the_same_bits_again(step: Program) -> None:
     SAME_BITS_RUNS=1000 make test-e2e BACKEND=cuda PYTEST_ARGS='-k "same_bits_again and stepNN"'"""
     lines = lines_of(step, "again")
     assert lines and len(lines) % RUNS == 0 and all(line.endswith(": same bits") for line in lines)
+
+
+def test_gpus_without_what_a_step_needs_are_refused(step: Program) -> None:
+    """The device reports compute capability 7.5, whose tensor cores have no bf16."""
+    lines = lines_of(step, "old-gpu")
+    assert {line[:4] for line in lines} == {"fp16", "bf16"}
+    needs = {None: "", 75: "8.0 for bf16", 90: "9.0"}[step.facts["needs_compute_capability"]]
+    for line in lines:
+        if needs and (line.startswith("bf16") or needs == "9.0"):
+            assert f": this GPU has compute capability 7.5: {step.name} needs {needs}" in line
+        else:
+            assert line.endswith(": taken")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.lib.decode import PAGE_SIZES, drawn_lengths
-from tests.lib.programs import USAGE, Program, read_records
+from tests.lib.programs import RIGHT, USAGE, Program, read_records
 
 OWN = ("--lengths", "--page-size", "--kv-dtype", "--graph")
 
@@ -58,6 +58,18 @@ def test_a_step_says_what_it_is(step: Program) -> None:
     assert facts["page_sizes"] in ([], list(PAGE_SIZES))
     assert set(facts["kv_dtypes"]) <= {"fp16", "bf16", "e4m3"} and facts["kv_dtypes"]
     assert isinstance(facts["deterministic"], bool)
+
+
+@pytest.mark.cpu_only("SIMT_SHARED stands for a smaller GPU")
+@pytest.mark.parametrize("shared_kb", [64, 99])
+def test_gpus_with_less_shared_memory(step: Program, shared_kb: int) -> None:
+    """The pass fits, or one line says how much is needed and how much there is."""
+    done = step.run("-k", 40, "-H", 16, "-G", 1, "-d", 128, env={"SIMT_SHARED": f"{shared_kb}K"})
+    if done.returncode == RIGHT:
+        return
+    assert done.returncode == USAGE
+    needed, limit = map(int, re.search(r"needs (\d+) bytes .* this GPU has (\d+)\n", done.stderr).groups())
+    assert needed > limit == shared_kb << 10
 
 
 def test_the_defaults(one: Program, tmp_path: Path) -> None:
