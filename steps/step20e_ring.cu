@@ -14,7 +14,7 @@
  *
  * What it costs: each byte goes through shared memory, in and out; a quarter of its bandwidth.
  *
- * What to look at: place(). Which lanes load at the same time, and from which banks?
+ * What to look at: Ring::place(). Which lanes load at the same time, and from which banks?
  */
 #include "decode.h"
 #include "device/decode_lane_tile.cuh"

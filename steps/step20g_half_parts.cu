@@ -9,7 +9,7 @@
  *
  * What changed since step 20f: four threads merge a row of both warpgroups. A power of two brings
  * the largest number of the row to 2^14 to 2^15, and its reciprocal is in the message. Messages are
- * not at fixed places of a block, but follow those of the block before. No zeros are stored first.
+ * not at fixed places of a block, but follow those of the block before.
  *
  * What it costs: each part is rounded to 11 bits before all are added up.
  *

@@ -20,7 +20,8 @@ __device__ __forceinline__ OwnRows own_rows(const Share &share, int number) {
 }
 
 /** Which message is that of a row that a block sends. Those of the rows before its own end at
- * `place`, and those of the rows behind begin there; blocks have places 0, rows, 2 * rows, .. */
+ * `place`, and those of the rows behind begin there. From one block to the next, `place` is as many
+ * messages further as a row group has rows at most. */
 __device__ __forceinline__ int message_of_row(int place, const OwnRows &own, int row) {
   return place + row - (row < own.begin ? own.begin : own.end);
 }
