@@ -58,7 +58,7 @@ __device__ __forceinline__ void attend_rows(MmaRows<HEAD_DIM, ROWS> &rows, Share
                                             const RowGroup &group, const Scales &scales, int length,
                                             int tile, int end) {
   constexpr int TILE = Tile::KEYS_OF_TILE;
-  constexpr bool ODD = shared.ring.SLOTS % 2;  // then the slot of a K is next that of a V
+  static_assert(shared.ring.SLOTS % 2 == 0, "the slot of a K is that of the next K");
   const int first = tiles_of_sequence(problem, length, TILE).first;
   for (; tile < end; tile += MMA_WARPS) {
     const int key = (first + tile) * TILE;
@@ -69,7 +69,7 @@ __device__ __forceinline__ void attend_rows(MmaRows<HEAD_DIM, ROWS> &rows, Share
     read_k(k_or_v, item);
     multiply_qk(s, rows, k_or_v);
     shared.ring.leave();  // the slot of K is free
-    ask(shared.ring, asked, problem, t, ODD);
+    ask(shared.ring, asked, problem, t, false);
     if (needs_mask<TILE>(problem, length, key)) {
       mask_scores<ROWS, TILE>(s, problem, group, row_of_lane(threadIdx.x % WARP_SIZE), length, key);
     }
@@ -78,7 +78,7 @@ __device__ __forceinline__ void attend_rows(MmaRows<HEAD_DIM, ROWS> &rows, Share
     read_v(k_or_v, item);
     multiply_pv(rows, probs, k_or_v);
     shared.ring.leave();  // the slot of V is free
-    ask(shared.ring, asked, problem, t, !ODD);
+    ask(shared.ring, asked, problem, t, true);
   }
 }
 
