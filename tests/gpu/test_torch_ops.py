@@ -520,7 +520,7 @@ def test_host_time_of_a_call() -> None:
         ),
     }
     print("\nhost us:", ", ".join(f"{what} {us:.1f}" for what, us in times.items()))
-    assert times["attention()"] - times["library"] <= 25
+    assert max(times["attention()"], times["by torch.ops"]) - times["library"] <= 25
 
 
 @NEEDS_GPU
@@ -545,7 +545,7 @@ def test_host_time_of_decode() -> None:
         "without a schedule": host_us(lambda: attention_steps.decode(q, k, v, lengths)),
     }
     print("\nhost us of decode:", ", ".join(f"{what} {us:.1f}" for what, us in times.items()))
-    assert times["decode()"] - times["library"] <= 25
+    assert max(times["decode()"], times["by torch.ops"]) - times["library"] <= 25
 
 
 def settings(**changed: int) -> argparse.Namespace:
