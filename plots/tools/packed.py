@@ -71,12 +71,13 @@ class Documents(train.Run):
         return following, inputs, place, attention_steps.document_spans(torch.tensor(lengths), self.options.length)
 
     def step(self) -> None:
-        self.learn(*(x.to(self.text.device, non_blocking=True) for x in next(self.batches)))
+        batch = (x.to(self.text.device, non_blocking=True) for x in next(self.batches))
+        self.losses.append(self.learn(*batch))
 
 
 def main() -> None:
     parser = train.parser_of(__doc__)
-    parser.set_defaults(length=16384, iterations=100)
+    parser.set_defaults(length=16384, iterations=100, eager=True)  # the batches differ in shape
     options = parser.parse_args()
     text = train.text_of(options, parser)
     runs = {kind: Documents(kind, text, options) for kind in ("packed", "padded steps", "padded fa2", "padded cudnn")}

@@ -5,7 +5,7 @@ The model reads bytes. All runs start from the same weights and see the same bat
 kernels that round in another order end with losses that differ a little, and so may the steps.
 
 Usage: python3 -m plots.tools.train TEXT [--iterations 500] [--length 4096] [--batch 4] [--layers 4] [--width 512]
-                                    [--seed 1] [--attention steps fa2 cudnn math]
+                                    [--seed 1] [--attention steps fa2 cudnn math] [--eager]
 """
 
 import argparse
@@ -23,6 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from common.python import attention_steps
 
 HEAD_DIM = 64
+WARM_UP = 3  # iterations in which PyTorch and its libraries take the memory that they keep
 PYTORCH = {"fa2": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH}
 
 
@@ -85,7 +86,11 @@ class Run:
         torch.manual_seed(options.seed)
         self.place = torch.arange(options.length + 1, device=text.device)
         self.model = Model(options.width, options.layers, options.length, attention_of(name)).to(text.device)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=6e-4, betas=(0.9, 0.95), fused=True)
+        on_gpu = text.device.type == "cuda"
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=6e-4, betas=(0.9, 0.95), fused=True, capturable=on_gpu
+        )
+        self.graph = torch.cuda.CUDAGraph() if on_gpu and not options.eager else None
 
     @functools.cached_property
     def starts(self) -> torch.Tensor:
@@ -95,12 +100,30 @@ class Run:
         return torch.randint(0, last, count, generator=draw).to(self.text.device)
 
     def step(self) -> None:
-        """One batch of sequences that begin anywhere in the text."""
-        batch = self.text[self.starts[len(self.losses)] + self.place]
-        self.learn(batch[:, 1:], batch[:, :-1])
+        """One batch of sequences that begin anywhere in the text. The kernels of an iteration are recorded once, as a
+        CUDA graph, because the host takes longer to start them one by one than the GPU takes for most of them."""
+        iteration = len(self.losses)
+        batch = self.text[self.starts[iteration] + self.place]
+        if self.graph is None:
+            self.losses.append(self.learn(batch[:, 1:], batch[:, :-1]))
+        elif iteration < WARM_UP:
+            # What runs before a recording must run beside the default stream, which cannot be recorded.
+            beside = torch.cuda.Stream()
+            beside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(beside):
+                self.losses.append(self.learn(batch[:, 1:], batch[:, :-1]))
+            torch.cuda.current_stream().wait_stream(beside)
+        else:
+            if iteration == WARM_UP:
+                self.batch = batch
+                with torch.cuda.graph(self.graph):
+                    self.learned = self.learn(self.batch[:, 1:], self.batch[:, :-1])
+            self.batch.copy_(batch)
+            self.graph.replay()
+            self.losses.append(self.learned.clone())
 
-    def learn(self, following: torch.Tensor, *inputs) -> None:
-        """Makes the bytes that follow the inputs more likely; those that are -100 do not count."""
+    def learn(self, following: torch.Tensor, *inputs) -> torch.Tensor:
+        """Makes the bytes that follow the inputs more likely; those that are -100 do not count. Returns the loss."""
         with torch.autocast(self.text.device.type, torch.bfloat16):
             scores = self.model(*inputs)
         loss = functional.cross_entropy(scores.float().flatten(0, 1), following.flatten())
@@ -108,7 +131,7 @@ class Run:
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
-        self.losses.append(loss.detach())
+        return loss.detach()
 
     def loss(self, last: int) -> float:
         """The mean of the last iterations."""
@@ -166,6 +189,7 @@ def text_of(options: argparse.Namespace, parser: argparse.ArgumentParser) -> tor
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--attention", nargs="+", default=["steps", "fa2", "cudnn"], choices=["steps", *PYTORCH])
+    parser.add_argument("--eager", action="store_true", help="start each kernel by the host, not as a CUDA graph")
     options = parser.parse_args()
     text = text_of(options, parser)
     runs = {name: Run(name, text, options) for name in options.attention}

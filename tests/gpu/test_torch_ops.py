@@ -548,17 +548,18 @@ def test_host_time_of_decode() -> None:
     assert max(times["decode()"], times["by torch.ops"]) - times["library"] <= 25
 
 
-def settings(**changed: int) -> argparse.Namespace:
+def settings(**changed) -> argparse.Namespace:
     """Of a small model and a short training."""
     return argparse.Namespace(
-        **{"iterations": 20, "length": 64, "batch": 1, "layers": 1, "width": 128, "seed": 1} | changed
+        **{"iterations": 20, "length": 64, "batch": 1, "layers": 1, "width": 128, "seed": 1, "eager": True} | changed
     )
 
 
-def test_a_model_learns_the_same() -> None:
-    """The training script, with the attention of the steps and with PyTorch's."""
+@pytest.mark.parametrize("eager", [True, pytest.param(False, marks=NEEDS_GPU)])
+def test_a_model_learns_the_same(eager: bool) -> None:
+    """The training script, with the attention of the steps and with PyTorch's, eager and as a CUDA graph."""
     text = torch.tensor(list(b"In the beginning was the word, and it was read by bytes. " * 20), device=DEVICE)
-    runs = {name: train.Run(name, text, settings()) for name in ("steps", "math")}
+    runs = {name: train.Run(name, text, settings(eager=eager)) for name in ("steps", "math")}
     assert all(seconds > 0 for seconds in train.in_turns(runs, 20).values())
     own, expected = (run.loss(2) for run in runs.values())
     assert expected < 4.5 and abs(own - expected) < 0.01
