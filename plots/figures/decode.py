@@ -34,6 +34,16 @@ class DecodeResults:
         date = max(record["date"] for record in self.records)[:10]
         return f"{self.records[0]['device']}, commit {self.records[0]['commit'][:12]}, {date}"
 
+    def gpu(self) -> str:
+        """H100, say."""
+        return self.records[0]["device"].split()[1]
+
+
+def times_of(results: DecodeResults, case: DecodeCase, step: str) -> list[str]:
+    """What the columns of another GPU say."""
+    own, cudnn = results.of(case, step), results.of(case, "cudnn")
+    return [microseconds(own, "read_ms"), f"**{microseconds(own)}**", microseconds(cudnn)]
+
 
 def microseconds(record: dict | None, field: str = "median_ms") -> str:
     return f"{1e3 * record[field]:.1f}" if record and field in record else "–"
@@ -46,8 +56,9 @@ def words_of(case: DecodeCase) -> str:
     return ", ".join([f"{case.heads} / {case.kv_heads}", f"D = {case.head_dim}", *more])
 
 
-def decode_speed(results: DecodeResults, step: str, before: str) -> list[str]:
-    """Microseconds of the step in each case, beside the kernel that only reads, the step that it builds on, and others."""
+def decode_speed(results: DecodeResults, step: str, before: str, *gpus: DecodeResults) -> list[str]:
+    """Microseconds of the step in each case, beside the kernel that only reads, the step that it builds on, and others.
+    At the end of a line, what it took on more GPUs."""
     rows = [(case, own) for case in decode_cases() if (own := results.of(case, step))]
     if not rows:
         return ["Not measured on a GPU yet: `make bench DECODE=1`."]
@@ -57,7 +68,10 @@ def decode_speed(results: DecodeResults, step: str, before: str) -> list[str]:
         for name, label in [(before, f"step {before.removeprefix('step')}"), *RIVALS.items()]
         if any(results.of(case, name) for case, _ in rows)
     ]
-    head = ["heads", "sequences", "keys", "MB", "reads alone", f"**step {step.removeprefix('step')}**", "of the limit"]
+    own_name = f"**step {step.removeprefix('step')}**"
+    head = ["heads", "sequences", "keys", "MB", "reads alone", own_name, "of the limit"]
+    more = [others for others in gpus if any(others.of(case, step) for case, _ in rows)]
+    tail = [f"{others.gpu()}: {what}" for others in more for what in ("reads alone", own_name, "cuDNN")]
     lines = [
         [
             words_of(case),
@@ -68,14 +82,17 @@ def decode_speed(results: DecodeResults, step: str, before: str) -> list[str]:
             f"**{microseconds(own)}**",
             f"{own['median_ms'] / own['read_ms']:.2f}",
             *(microseconds(results.of(case, name)) for name, _ in others),
+            *(text for others in more for text in times_of(others, case, step)),
         ]
         for case, own in rows
     ]
     return [
         f"[Time](measuring.md) on one {first['device']}, bf16, one query unless said otherwise, in microseconds; an "
-        f"empty kernel takes {microseconds(first, 'empty_ms')} (commit {first['commit'][:12]}, {first['date'][:10]}):",
+        f"empty kernel takes {microseconds(first, 'empty_ms')} (commit {first['commit'][:12]}, {first['date'][:10]})"
+        + "".join(f"; the last columns are of another run, on an {others.origin()}" for others in more)
+        + ":",
         "",
-        "| " + " | ".join([*head, *(label for _, label in others)]) + " |",
-        "| " + " | ".join(["---", *["---:"] * (len(head) - 1 + len(others))]) + " |",
+        "| " + " | ".join([*head, *(label for _, label in others), *tail]) + " |",
+        "| " + " | ".join(["---", *["---:"] * (len(head) - 1 + len(others) + len(tail))]) + " |",
         *("| " + " | ".join(map(str, line)) + " |" for line in lines),
     ]

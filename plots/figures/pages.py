@@ -461,7 +461,8 @@ def options(programs: Path) -> str:
 def main() -> int:
     results, docs, programs = load(Path(sys.argv[1])), Path(sys.argv[2]), Path(sys.argv[3])
     results_of = {"forward": results, "backward": load(Path(sys.argv[1]).parent / "backward")}
-    decode_results = DecodeResults(Path(sys.argv[1]).parent / "decode")
+    folder = Path(sys.argv[1]).parent / "decode"  # other GPUs have folders in it
+    decode_results, more = DecodeResults(folder), [DecodeResults(x) for x in sorted(folder.iterdir()) if x.is_dir()]
     for page in docs.rglob("*.md"):
         page.write_text(with_lines(page))
     for page in docs.glob("f[0-9]*.md"):
@@ -487,7 +488,7 @@ def main() -> int:
         shape = next(shape for shape in SHAPES if step in reports[shape])
         counted = lab(reports[shape], step, before, shape)
         if shape == DECODE_SHAPE:
-            lines = [*decode_speed(decode_results, step, before), *counted]
+            lines = [*decode_speed(decode_results, step, before, *more), *counted]
         else:
             own = results_of[source_of(step).kind]
             lines = [*speed(own, step, before), *masked(own, step), *roofline(own, step), *counted]

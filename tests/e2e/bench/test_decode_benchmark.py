@@ -169,9 +169,14 @@ def test_the_table_of_a_page(libraries: list[StepLibrary], monkeypatch: pytest.M
     record |= {"read_ms": 0.01, "empty_ms": 0.003}
     rival = {**record, "short": "cudnn", "median_ms": 0.0111} | {"step": None}
     old = {**record, "date": "2026-11-25T20:00:00Z", "median_ms": 1.0}
-    for name, records in (("b", [record, rival]), ("a", [old])):
-        (tmp_path / f"bench_{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    (tmp_path / "h100").mkdir()
+    elsewhere = [{**record, "device": "NVIDIA H100 80GB", "read_ms": 0.02, "median_ms": 0.0234}]
+    for name, records in (("b", [record, rival]), ("a", [old]), ("c", elsewhere)):
+        folder = tmp_path / "h100" if name == "c" else tmp_path
+        (folder / f"bench_{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     monkeypatch.setattr(decode, "decode_cases", lambda: [SMALL, other])
     text = decode.decode_speed(decode.DecodeResults(tmp_path), step, "another")
     assert "NVIDIA H200" in text[0] and text[2].endswith("| of the limit | cuDNN |")
     assert text[4] == "| 4 / 2, D = 64 | 2 | 70 | 0 | 10.0 | **12.3** | 1.23 | 11.1 |" and len(text) == 5
+    text = decode.decode_speed(decode.DecodeResults(tmp_path), step, "another", decode.DecodeResults(tmp_path / "h100"))
+    assert "NVIDIA H100 80GB, commit 0123456789ab" in text[0] and text[4].endswith("| 11.1 | 20.0 | **23.4** | – |")
