@@ -11,10 +11,12 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from statistics import geometric_mean
 
 from plots import address
 from plots.figures import waterfall
 from plots.figures.all import DECODE, data_of_figures, draw_figure
+from plots.figures.decode import DecodeResults
 from plots.figures.records import DENSE, HEADLINE, SHORT_NAMES, Results, load, name_of
 from plots.figures.style import THEMES
 from plots.sections import with_section
@@ -57,10 +59,44 @@ def claim(results: Results) -> str:
         else ""
     )
     return (
-        f"On one {best['device']}, step {name_of(best)} is "
+        f"on one {best['device']}, step {name_of(best)} is "
         f"{listed(f'{over(best, short)} times as fast as {LONG_NAMES[short]}' for short in shorts)}"
         f" ({best['dtype']}, D = {best['head_dim']}, N = {best['seqlen']}, no mask; at N = "
         f"{long['seqlen']}: {listed(over(long, short) for short in shorts)}).{masks}"
+    )
+
+
+def backward_claim(results: Results) -> str:
+    """How the fastest backward step compares on the table's shape."""
+    best = max(results.headline("full"), key=lambda record: record["tflops"], default=None)
+    if best is None:
+        return ""
+    shorts = [short for short in reversed(SHORTS) if f"speed_over_{short}" in best]
+    return (
+        f"step {name_of(best)} is "
+        f"{listed(f'{over(best, short)} times as fast as {LONG_NAMES[short]}' for short in shorts)}"
+        f" ({best['dtype']}, D = {best['head_dim']}, N = {best['seqlen']}, no mask)."
+    )
+
+
+def decode_claim(results: DecodeResults) -> str:
+    """How the fastest decode step compares in all cases that cuDNN has, from the smallest cache to the largest."""
+    rows: dict[str, list[dict]] = {}
+    for record in results.records:
+        if "speed_over_cudnn" in record and record.get("step"):
+            rows.setdefault(record["step"], []).append(record)
+    if not rows:
+        return ""
+    step, own = max(rows.items(), key=lambda item: geometric_mean(r["speed_over_cudnn"] for r in item[1]))
+    ranges = listed(
+        f"{min(ratios):.2f} to {max(ratios):.2f} times as fast as {LONG_NAMES[short]}"
+        for short in ("cudnn", "fa2")
+        if (ratios := [record[f"speed_over_{short}"] for record in own if f"speed_over_{short}" in record])
+    )
+    sizes = [record["cache_bytes"] / 1e6 for record in own]
+    return (
+        f"with one query for each sequence, step {step.removeprefix('step')} is {ranges}, in {len(own)} cases "
+        f"with {min(sizes):.0f} to {max(sizes):.0f} MB of K and V (bf16, on one {own[0]['device']})."
     )
 
 
@@ -184,11 +220,13 @@ def write_figures(root: Path, figures: dict[str, dict | None]) -> None:
     page.write_text(text, encoding="utf-8")
 
 
-def write_pages(root: Path, results: Results, found: dict, backward: Results) -> None:
+def write_pages(root: Path, results: Results, found: dict, backward: Results, decode: DecodeResults) -> None:
     repository = address.repository(root)
+    told = {"Forward": claim(results), "Backward": backward_claim(backward), "Decode": decode_claim(decode)}
+    claims = "\n".join(f"- **{kind}**: {text}" for kind, text in told.items() if text)
     sections = {
-        "README.md": {"claim": claim(results), "results": table(results, backward), "ladder": markup(found)},
-        "docs/index.md": {"claim": claim(results), "results": table(results, backward, True)},
+        "README.md": {"claim": claims, "results": table(results, backward), "ladder": markup(found)},
+        "docs/index.md": {"claim": claims, "results": table(results, backward, True)},
     }
     for name, written in sections.items():
         text = (root / name).read_text(encoding="utf-8")
@@ -207,7 +245,8 @@ def main() -> int:
     for name, found in figures.items():
         draw_figure(name, found, root / "docs/pictures", ("svg",))
     write_figures(root, figures)
-    write_pages(root, results, figures[waterfall.NAME], load(Path(sys.argv[2]).parent / "backward"))
+    folder = Path(sys.argv[2]).parent
+    write_pages(root, results, figures[waterfall.NAME], load(folder / "backward"), DecodeResults(folder / "decode"))
     return 0
 
 

@@ -1,5 +1,6 @@
 """The README's results table and the pictures of the docs equal the records."""
 
+import json
 import re
 import runpy
 import shutil
@@ -10,12 +11,13 @@ from xml.etree import ElementTree
 import pytest
 
 from plots.figures import pages, readme, waterfall
+from plots.figures.decode import DecodeResults
 from plots.figures.all import DECODE, FIGURES, data_of_figures
 from plots.figures.records import Results, load
 from plots.sections import with_lines, with_section
 from tests.lib.kinds import MMA_STEPS, NAIVE
 from tests.lib.programs import REPOSITORY, STEP_DIR, Program, read_records
-from tests.lib.steps import every_step
+from tests.lib.steps import every_step, step_names
 
 README = REPOSITORY / "README.md"
 H200 = REPOSITORY / "plots" / "results" / "h200"
@@ -68,7 +70,8 @@ def test_all_public_addresses_follow_from_one(address: str, tmp_path: Path, monk
     citation = re.sub("^repository-code.*", "", (REPOSITORY / WRITTEN[0]).read_text(), flags=re.MULTILINE)
     (tmp_path / WRITTEN[0]).write_text(citation + f"repository-code: {address}\n" * bool(address))
     results = load(H200)
-    readme.write_pages(tmp_path, results, FIGURES[waterfall.NAME].data(results), load(H200.parent / "backward"))
+    found, decode = FIGURES[waterfall.NAME].data(results), DecodeResults(H200.parent / "decode")
+    readme.write_pages(tmp_path, results, found, load(H200.parent / "backward"), decode)
     for name in WRITTEN[1:]:
         text = (tmp_path / name).read_text()
         assert re.findall(r"https://github\.com/\w+/\w+", text)[:1] == ([address] if address else []), name
@@ -96,6 +99,22 @@ def test_the_table_has_the_measured_numbers() -> None:
                 f"{record['speed_over_cudnn']:#.3g}",
             ):
                 assert f"| {number} |" in line
+
+
+def test_the_claim_on_decode_is_of_one_step(tmp_path: Path) -> None:
+    assert readme.decode_claim(DecodeResults(tmp_path)) == ""
+    slower, faster = step_names("decode")[-2:]
+    ratios = {slower: (0.9, 1.4), faster: (1.01, 1.3)}
+    records = [
+        {"step": step, "speed_over_cudnn": ratio, "speed_over_fa2": 2 * ratio, "cache_bytes": 2e6 * ratio}
+        for step, own in ratios.items()
+        for ratio in own
+    ]
+    more = {"device": "NVIDIA H200", "date": "2026-11-27"}
+    (tmp_path / "bench_0.jsonl").write_text("".join(f"{json.dumps(more | record)}\n" for record in records))
+    told = readme.decode_claim(DecodeResults(tmp_path))
+    assert f"step {faster[4:]} is 1.01 to 1.30 times as fast as cuDNN and 2.02 to 2.60 times" in told
+    assert "in 2 cases with 2 to 3 MB" in told and told.endswith("NVIDIA H200).")
 
 
 def test_tables_have_fa3_where_the_records_have_it() -> None:
