@@ -70,9 +70,9 @@ LOW_CONTRAST = """() => {
   return [...new Set(low)].slice(0, 5);
 }"""
 
-# Text that is shown although it is markup. In code and formulas these characters have other meanings.
+# Text that is shown although it is markup. In code, signatures and formulas these characters have other meanings.
 MARKUP = r"""() => {
-  const code = 'code, pre, script, style, svg, .MathJax_Preview, .MathJax_SVG';
+  const code = 'code, pre, script, style, svg, .sig, .MathJax_Preview, .MathJax_SVG';
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   const found = [];
   while (walker.nextNode()) {
