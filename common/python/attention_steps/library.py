@@ -23,9 +23,9 @@ class Shape(ctypes.Structure):
         ("strides", 12 * ctypes.c_int64),
     ]
 
-    def __init__(self, *sizes: int, e4m3: bool = False, scale: float = 0.0, strides: tuple[int, ...] = ()) -> None:
+    def __init__(self, *sizes: int, e4m3=False, scale: float | None = None, strides: tuple[int, ...] = ()) -> None:
         """`sizes` end with bf16 and causal; `scale` is 1/sqrt(head_dim) unless given."""
-        super().__init__(*sizes, e4m3, scale or sizes[5] ** -0.5, strides)
+        super().__init__(*sizes, e4m3, sizes[5] ** -0.5 if scale is None else scale, strides)
 
 
 class BlockMask(ctypes.Structure):

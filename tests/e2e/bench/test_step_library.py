@@ -22,9 +22,11 @@ from tests.lib.problem import Problem
 from tests.lib.programs import Program
 from tests.lib.reference import bf16_bits
 from tests.lib.source_tree import SourceTree
+from tests.lib.steps import step_names
 
 NVCC = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
 
+DECODE = step_names("decode")[0]
 SMALL = Shape(1, 1, 1, 8, 8, 64, False, False)
 
 
@@ -127,6 +129,12 @@ def test_libraries_refuse_in_one_sentence() -> None:
     ):
         with pytest.raises(ValueError, match=f"{name} {why}"):
             library_of(name).forward(SMALL, 0, 0, 0, 0, 0, **more)
+    for scale in (0.0, -0.125, math.inf, math.nan):
+        shape = Shape(1, 1, 1, 8, 8, 64, False, False, scale=scale)
+        with pytest.raises(ValueError, match=f"{NAIVE}: scale {scale:g}: must be positive and finite"):
+            library_of(NAIVE).forward(shape, 0, 0, 0, 0, 0)
+        with pytest.raises(ValueError, match=f"{DECODE}: scale {scale:g}: must be positive and finite"):
+            library_of(DECODE).decode_bytes(shape, 0)
     odd = BlockMask(q_block_size=64, kv_block_size=32)
     with pytest.raises(ValueError, match="mask blocks of 64x32 .*: must be multiples of 64"):
         library_of(MASK_STEPS[0]).prepare(SMALL, odd, 256)
