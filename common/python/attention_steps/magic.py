@@ -111,7 +111,7 @@ def definitions(text: str) -> list[Definition]:
             found.append(Definition(_name(head), head, start, number + 1))
             start, body = None, ""
     if start is not None:
-        raise StepError(f"{CELL}:{start + 1}: what begins here does not end; look for a brace too few or too many")
+        raise StepError(f"{CELL}:{start + 1}: what begins here does not end; look for a missing semicolon or brace")
     return found
 
 
@@ -135,7 +135,7 @@ def spliced(base: str, cell: str, file: str) -> str:
     lines, mine = base.split("\n"), cell.rstrip("\n").split("\n")
     places: dict[int, Definition] = {}
     inside = {number for item in own for number in range(item.first, item.end)}
-    fresh = [line for number, line in enumerate(mine) if line.startswith("#") and number not in inside]
+    fresh = [f'#line {n + 1} "{CELL}"\n{line}' for n, line in enumerate(mine) if line[:1] == "#" and n not in inside]
     for item in own:
         same = [other for other in known if other.head == item.head]
         same = same or [other for other in known if other.name == item.name]
@@ -183,7 +183,7 @@ class Examined:
 
 def examined(name: str, cell: str, text: str, options: str = "", base: Step | None = None) -> Examined:
     """Builds a cell, which became this text, and runs it with the options, or with CASES until one shows something. Its
-    counts are compared with those of `base`, the step that it changes."""
+    counts, if it was not stopped before any, are compared with those of `base`, the step that it changes."""
     lines = cell.splitlines(True)
     linecache.cache[str(gallery.root() / CELL)] = len(cell), None, lines, CELL  # where reports find its text
     try:
@@ -198,4 +198,4 @@ def examined(name: str, cell: str, text: str, options: str = "", base: Step | No
         lab = own.lab(LIMIT, case)
         if not lab.right or lab.findings:
             break
-    return Examined(own, lab, base and base.lab(LIMIT, case), " ".join(shlex.split(case)), cell)
+    return Examined(own, lab, base.lab(LIMIT, case) if base and lab.lines else None, " ".join(shlex.split(case)), cell)

@@ -93,6 +93,13 @@ def test_a_cell_of_an_exercise_is_examined(capsys: pytest.CaptureFixture) -> Non
     assert shown.options == "-n 64"
 
 
+def test_a_stopped_kernel_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(magic, "LIMIT", "--time-limit=0.2")
+    endless = part(TILED, "multiply_pv").replace("{\n", "{\n  for (;;) __syncwarp();\n", 1)
+    shown = magic.cell_magic(f"after={TILED}", endless)
+    assert "time limit of 0.2 s reached" in str(shown) and shown.base is None and " -> " not in str(shown)
+
+
 def test_what_does_not_compile_names_the_line_of_the_cell() -> None:
     kernel = part(TILED, "attention_kernel").replace(BARRIER, BARRIER.replace(";", "", 1))
     line = kernel[: kernel.index("__syncthreads()  //")].count("\n") + 1
@@ -105,6 +112,8 @@ def test_what_does_not_compile_names_the_line_of_the_cell() -> None:
             magic.cell_magic(f"after={TILED}", wrong)
         at = int(re.match(rf"{magic.CELL}:(\d+):", str(refused.value))[1])
         assert wrong.splitlines()[at - 1].startswith("template") and at > wrong[: wrong.rindex("template")].count("\n")
+    with pytest.raises(BuildError, match=rf'{magic.CELL}:2:\d+: .*not_there.cuh(.*\n)+#include "not_there.cuh"'):
+        magic.cell_magic(f"after={TILED}", '\n#include "not_there.cuh"\n' + other)
     with pytest.raises(StepError, match="must begin with after=NN"):
         magic.cell_magic(TILED, kernel)
 
