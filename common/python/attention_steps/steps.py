@@ -19,9 +19,6 @@ from .gallery import StepError
 from .report import Lab
 
 EXAMINED = "races,bounds,init,alignment,blocks,traffic,banks,counts"
-# Most problems are so small that threads that wait actively would only be in the way.
-ENVIRONMENT = {"OMP_WAIT_POLICY": "passive"}
-FILES = {"d_o": "do"}  # of arrays, if they have other names
 ONLY = {"backward": ("d_o", "o", "lse"), "decode": ("lengths", "page_table", "k_scales", "v_scales")}
 AXES = {"q": 3, "k": 3, "v": 3, "d_o": 3, "o": 3, "lse": 2}  # of arrays without a batch
 
@@ -155,13 +152,14 @@ class Step:
                 words.append(f"--mask={folder}/mask.npy")
                 given["mask"] = mask
         for name, x in given.items():
-            np.save(Path(folder, f"{FILES.get(name, name)}.npy"), _as_file(name, np.asarray(x)))
+            np.save(Path(folder, f"{name.replace('d_o', 'do')}.npy"), _as_file(name, np.asarray(x)))
         return words
 
     def _run(self, *words: str, right: Sequence[int] = (0,), folder: str = "\0") -> subprocess.CompletedProcess:
         """Runs the program. Raises StepError with its last line, where arrays have the names of their files in the
         folder, unless the exit code is one of `right`."""
-        command, environment = [self.program, *words], ENVIRONMENT | os.environ
+        # Most problems are so small that threads that wait actively would only be in the way.
+        command, environment = [self.program, *words], {"OMP_WAIT_POLICY": "passive"} | os.environ
         done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode not in right:
             said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()

@@ -433,6 +433,8 @@ def attention(
         if spans.dtype != torch.int32 or b not in (1, of_q[0]) or h not in (1, of_q[1]) or rows != [of_q[2], 2]:
             raise StepError(f"spans: {spans.dtype} {[*spans.shape]}, must be int32 [B or 1, Hq or 1, {of_q[2]}, 2]")
         blocks = [spans.contiguous()]
+    elif blocks and len(blocks) != 5:
+        raise StepError(f"blocks: has {len(blocks)} tensors, must have the 5 of blocks_of()")
     if any(x.device != q.device for x in (k, v, *(blocks or ()))):
         raise StepError(f"q, k, v: are on {q.device}, {k.device}, {v.device}; all tensors must be on one device")
     scale = of_q[3] ** -0.5 if scale is None else float(scale)
@@ -530,9 +532,9 @@ def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """As `torch.nn.functional.scaled_dot_product_attention`. Refused are dropout and dense masks: `attention()` takes
-    spans of keys. As there, `is_causal` is aligned to the first key."""
-    if dropout_p > 0:
+    """As `torch.nn.functional.scaled_dot_product_attention`. Refused are dropout, dense masks (`attention()` takes spans of
+    keys), a scale that is not positive, and another D of V. As there, `is_causal` is aligned to the first key."""
+    if dropout_p != 0:
         raise StepError(f"dropout_p={dropout_p}: must be 0")
     if attn_mask is not None:
         raise StepError("attn_mask: must be None; attention_steps.attention() takes spans of keys")
