@@ -70,9 +70,10 @@ static Problem problem_of(const Shape *s, const BlockMask *mask) {
   return p;
 }
 
-/** NULL if kernels can multiply by the scale, else the reason: they find the largest score before
- * they multiply, and so it must not be negative. */
-static const char *wrong_scale(const Problem *p) {
+/** Why no step takes a problem, or NULL. Kernels find the largest score before they multiply by the
+ * scale, so it must not be negative. */
+static const char *refused_by_all(const Problem *p) {
+  if (p->batch < 1 || p->q_len < 1 || p->kv_len < 1) return "q, k, v: a dimension is 0";
   if (p->scale >= FLT_MIN && p->scale <= FLT_MAX) return NULL;
   snprintf(why, sizeof why, "scale %g: must be positive and finite", p->scale);
   return why;
@@ -80,7 +81,8 @@ static const char *wrong_scale(const Problem *p) {
 
 /** NULL if the step supports this problem, else the reason. */
 static const char *refusal(const Problem *p, const BlockMask *mask) {
-  if (wrong_scale(p) != NULL) return why;
+  const char *const by_all = refused_by_all(p);
+  if (by_all != NULL) return by_all;
   if (step.fp8 != (p->dtype == DTYPE_E4M3)) {
     snprintf(why, sizeof why, "%s takes %s", step.name, step.fp8 ? "e4m3" : "fp16 and bf16");
     return why;
@@ -272,7 +274,8 @@ EXPORTED const char *step_decode_bytes(const Shape *shape, int page_size, size_t
   const unsigned needed =
       (shape->e4m3 ? CACHE_E4M3 : CACHE_16_BIT) | (page_size > 0 ? CACHE_PAGES : 0);
   if ((step_caches() & needed) != needed) return "the step does not take such a cache";
-  if (wrong_scale(&p) != NULL) return why;
+  const char *const by_all = refused_by_all(&p);
+  if (by_all != NULL) return by_all;
   if (step.supports != NULL && !step.supports(&p, why, sizeof why)) return why;
   *workspace = step.workspace_bytes == NULL ? 0 : step.workspace_bytes(&p);
   *schedule = step.schedule_bytes == NULL ? 0 : step.schedule_bytes(&p);

@@ -217,6 +217,8 @@ def test_refusals() -> None:
         (lambda: attention_steps.scaled_dot_product_attention(q, k, v), "with enable_gqa=True they may differ"),
         (lambda: attention_steps.scaled_dot_product_attention(q, k, v, dropout_p=0.1), "dropout_p=0.1: must be 0"),
         (lambda: attention_steps.attention(q, k, v, step="99"), "there is none of this name"),
+        (lambda: attention_steps.attention(q, k[:, :, :0], v[:, :, :0]), "dimension .*is 0"),
+        (lambda: attention_steps.attention(q[:, :, :0], k, v), "dimension .*is 0"),
         (lambda: attention_steps.attention(q, k, v, scale=-1.0), "scale -1.*: must be positive"),
         (lambda: attention_steps.attention(q, k, v, blocks=[lengths] * 3), "blocks: has 3 tensors, must have the 5"),
         (lambda: attention_steps.attention(q, k[:, :0], v[:, :0]), "H must divide q's"),

@@ -135,6 +135,9 @@ def test_libraries_refuse_in_one_sentence() -> None:
             library_of(NAIVE).forward(shape, 0, 0, 0, 0, 0)
         with pytest.raises(ValueError, match=f"{DECODE}: scale {scale:g}: must be positive and finite"):
             library_of(DECODE).decode_bytes(shape, 0)
+    for sizes in ((0, 1, 1, 8, 8), (1, 1, 1, 0, 8), (1, 1, 1, 8, 0)):
+        with pytest.raises(ValueError, match=f"{NAIVE}: q, k, v: a dimension is 0"):
+            library_of(NAIVE).forward(Shape(*sizes, 64, False, False), 0, 0, 0, 0, 0)
     odd = BlockMask(q_block_size=64, kv_block_size=32)
     with pytest.raises(ValueError, match="mask blocks of 64x32 .*: must be multiples of 64"):
         library_of(MASK_STEPS[0]).prepare(SMALL, odd, 256)
