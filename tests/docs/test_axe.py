@@ -15,7 +15,7 @@ KINDS = [
     "source/log2.cuh.html",
     *(f"{name}.html" for name in ("index", "step04", "online-softmax", "f01")),
 ]
-ALL = sorted(str(path.relative_to(SITE)) for path in SITE.rglob("*.html") if "mathjax" not in path.parts)
+ALL = sorted(str(path.relative_to(SITE)) for path in SITE.rglob("*.html") if not {"mathjax", "_static"} & {*path.parts})
 # Without what file:// has not: XMLHttpRequest, and messages to the frames, whose pages are looked at themselves.
 OPTIONS = {"preload": False, "iframes": False, "resultTypes": ["violations"]}
 

@@ -230,6 +230,13 @@ def test_refusals() -> None:
             call()
 
 
+def test_gradients_have_no_gradients() -> None:
+    q, k, v = (x.requires_grad_() for x in inputs())
+    (d_q,) = torch.autograd.grad(attention_steps.attention(q, k, v)[0].sum(), q, create_graph=True)
+    with pytest.raises(StepError, match="its gradients have no gradients"):
+        d_q.sum().backward()
+
+
 # --- Decode ---------------------------------------------------------------------------------------------
 
 

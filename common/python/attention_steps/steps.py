@@ -188,5 +188,4 @@ def _below_root(text: str) -> str:
     """Names the files of the gallery by their paths in it, and one's own by those below the folder where one is;
     kernels of one's own find headers by a link."""
     text = text.replace(f"{gallery.root()}/", "").replace(f"{Path.cwd()}/", "")
-    text = re.sub(r"(?<![\w.])\./(?=\w)", "", text)
-    return text.replace("build/cpu/exercises/include/", "common/")
+    return re.sub(r"(?<![\w.])\./(?=\w)", "", text).replace("build/cpu/exercises/include/", "common/")

@@ -337,8 +337,7 @@ def _decode_cpu(q, k, v, lengths, page_table, scales, causal, scale, step, sched
     cache = zip(("lengths", "k_scales", "v_scales"), map(_numpy, (lengths, *scales)))
     if page_table is not None:  # as many columns as the longest sequence needs
         cache = [*cache, ("page_table", _numpy(page_table[:, : -(-int(lengths.max()) // k.shape[1]) or None]))]
-    mask = "causal" if causal else "full"
-    o, lse = called(*map(_numpy, (q, k, v)), mask=mask, scale=scale, **dict(cache))
+    o, lse = called(*map(_numpy, (q, k, v)), mask="causal" if causal else "full", scale=scale, **dict(cache))
     return _tensor(o, _like(q)), torch.from_numpy(lse)
 
 
@@ -382,7 +381,12 @@ def _gradients(ctx, d_o, _):
     return *backward(d_o, q, k, v, o, lse, mask, ctx.causal, ctx.scale, ctx.step), *none
 
 
+def _second_gradients(_ctx, *_others):
+    raise StepError("attention: its gradients have no gradients")
+
+
 torch.library.register_autograd("attention_steps::attention", _gradients, setup_context=_save)
+torch.library.register_autograd("attention_steps::attention_backward", _second_gradients)
 
 
 def _is_plain(q: Tensor) -> bool:
@@ -437,8 +441,7 @@ def attention(
         raise StepError(f"blocks: has {len(blocks)} tensors, must have the 5 of blocks_of()")
     if any(x.device != q.device for x in (k, v, *(blocks or ()))):
         raise StepError(f"q, k, v: are on {q.device}, {k.device}, {v.device}; all tensors must be on one device")
-    scale = of_q[3] ** -0.5 if scale is None else float(scale)
-    inputs = q, k, v, blocks or [], causal, scale, step, backward
+    inputs = q, k, v, blocks or [], causal, of_q[3] ** -0.5 if scale is None else float(scale), step, backward
     if not _is_plain(q):
         return torch.ops.attention_steps.attention.default(*inputs)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
@@ -504,8 +507,7 @@ def document_spans(lengths: Tensor, total: int, causal: bool = True) -> Tensor:
     place = torch.arange(total, device=lengths.device)
     document = torch.searchsorted(ends, place, right=True)
     last = place + 1 if causal else ends[document]
-    first = torch.nn.functional.pad(ends, (1, 0))[document]
-    return torch.stack([first, last], -1).to(torch.int32)[None, None]
+    return torch.stack([torch.nn.functional.pad(ends, (1, 0))[document], last], -1).to(torch.int32)[None, None]
 
 
 def blocks_of(flex: object) -> list[Tensor]:
@@ -548,8 +550,7 @@ def scaled_dot_product_attention(
     if is_causal and n > n_kv:  # later queries attend to all keys
         first = attention(query[:, :, :n_kv], key, value, causal=True, scale=scale)[0]
         return torch.cat([first, attention(query[:, :, n_kv:], key, value, scale=scale)[0]], 2)
-    if is_causal and n < n_kv:  # later keys have no query
-        key, value = key[:, :, :n], value[:, :, :n]
+    key, value = (x[:, :, :n] if is_causal else x for x in (key, value))  # later keys have no query
     return attention(query, key, value, causal=is_causal, scale=scale)[0]
 
 
@@ -594,8 +595,8 @@ def _for_transformers(module, query, key, value, attention_mask, scaling=None, d
         causal = attention_mask is None and (getattr(module, "is_causal", True) if causal is None else causal)
         o = attention(query, key, value, causal=causal, spans=attention_mask, scale=scaling)[0]
     else:
-        schedule = _kept_schedule(query, key, attention_mask)
-        o = decode(query, key, value, attention_mask, scale=scaling, schedule=schedule)[0]
+        kept = _kept_schedule(query, key, attention_mask)
+        o, _ = decode(query, key, value, attention_mask, scale=scaling, schedule=kept)
     return o.transpose(1, 2), None
 
 
