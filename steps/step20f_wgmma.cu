@@ -173,7 +173,6 @@ __global__ void __launch_bounds__(MMA_THREADS, 1) decode_kernel(Problem problem,
     return (Message *)t.workspace + (2 * block + begins) * WIDE_ROWS * HEAD_DIM / MESSAGE_COLUMNS;
   };
   const Share share = load_share(t);
-  if (share.tiles == 0) return;
   WideRows<HEAD_DIM> rows;
   attend_groups<WIDE_KEYS, WIDE_ROWS>(
       problem, t, share, shared.ring, [&] { load_q<T>(rows, problem, t, share.rows); },
@@ -184,11 +183,7 @@ __global__ void __launch_bounds__(MMA_THREADS, 1) decode_kernel(Problem problem,
       [&](const RowGroup &group, bool whole, bool begins, bool goes_on, const RowGroup &next) {
         if (goes_on) load_q<T>(rows, problem, t, next);
         store_rows(shared, rows);
-        merge_parts<T>(problem, t, shared.parts, group, whole, begins,
-                       [&](bool, int row, int column, const ColumnSum &part) {
-                         send(place(blockIdx.x, begins) + row * HEAD_DIM / MESSAGE_COLUMNS, column,
-                              part);
-                       });
+        send_parts<T, HEAD_DIM>(problem, t, shared.parts, group, whole, begins, place);
       });
   if (share.parts < 2) return;
   merge_messages<T, HEAD_DIM>(problem, t, share, place, *(LaneSums *)smem);

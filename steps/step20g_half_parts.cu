@@ -163,7 +163,6 @@ __global__ void __launch_bounds__(MMA_THREADS, 1) decode_kernel(Problem problem,
   extern __shared__ __align__(1024) unsigned char smem[];
   auto &shared = *(WideShared<T, HEAD_DIM> *)smem;
   const Share share = load_share(t);
-  if (share.tiles == 0) return;
   WideRows<HEAD_DIM> rows;
   attend_groups<WIDE_KEYS, WIDE_ROWS>(
       problem, t, share, shared.ring, [&] { load_q<T>(rows, problem, t, share.rows); },

@@ -214,13 +214,9 @@ __global__ void __launch_bounds__(MMA_THREADS, 1) decode_kernel(Problem problem,
     return (Message *)t.workspace + (2 * block + begins) * ROWS * HEAD_DIM / MESSAGE_COLUMNS;
   };
   const Share share = load_share(t);
-  if (share.tiles == 0) return;
   using Tile = ByteTile<T, HEAD_DIM, RING_KEYS<HEAD_DIM>>;
-  attend_ring<T, Tile, HEAD_DIM, ROWS>(
-      problem, t, share, *(RingShared<Tile, HEAD_DIM, ROWS> *)smem,
-      [&](bool begins, int row, int column, const ColumnSum &part) {
-        send(place(blockIdx.x, begins) + row * HEAD_DIM / MESSAGE_COLUMNS, column, part);
-      });
+  attend_ring<T, Tile, HEAD_DIM, ROWS>(problem, t, share, *(RingShared<Tile, HEAD_DIM, ROWS> *)smem,
+                                       place);
   if (share.parts < 2) return;
   merge_messages<T, HEAD_DIM>(problem, t, share, place, *(LaneSums *)smem);
 }

@@ -29,7 +29,9 @@ struct Ring {
   /** Where a chunk of a row is in its item. Eight lanes read four chunks of two rows of K, or two
    * chunks of every other row of eight of V; in this order they reach all banks. */
   __device__ static __forceinline__ int place(int row, int chunk) {
-    return (row * CHUNKS + chunk) ^ (row & 6) ^ (CHUNKS >= 8 ? (row & 1) * 4 : 0);
+    const int order = (row & 6) ^ (CHUNKS >= 8 ? (row & 1) * 4 : 0);
+    // From row to row of a lane is an addition then, which a copy has in its instruction.
+    return CHUNKS >= 8 ? row * CHUNKS + (chunk ^ order) : (row * CHUNKS + chunk) ^ order;
   }
   /** What this thread has copied is there; waits until that of the other lanes is, too. */
   __device__ static __forceinline__ void arrive() { __syncwarp(); }
@@ -44,33 +46,41 @@ struct RingShared {
   MmaParts<HEAD_DIM, ROWS, typename Tile::Columns> parts; /**< of the warps */
 };
 
-/** Starts to copy K or V of a tile. Neighbouring threads copy a row. If it is not `valid`, zeros
- * are stored and nothing is read. */
+/** Starts to copy 16 keys. Neighbouring threads copy a row; `from` is the chunk that this thread
+ * begins with. If it is not `valid`, zeros are stored and nothing is read. */
+template <typename SomeRing>
+__device__ __forceinline__ void copy_keys(uint4 *item, int key,
+                                          const typename SomeRing::Cache *from, int stride,
+                                          bool valid) {
+  constexpr int CHUNKS = SomeRing::CHUNKS, ROWS_AT_A_TIME = SomeRing::WORKER / CHUNKS;
+  const int chunk = threadIdx.x % CHUNKS, first = threadIdx.x % SomeRing::WORKER / CHUNKS;
+#pragma unroll
+  for (int i = 0; i < 16; i += ROWS_AT_A_TIME, from += ROWS_AT_A_TIME * stride) {
+    cp_async_16_once(&item[SomeRing::place(key + i + first, chunk)], from, valid);
+  }
+}
+
+/** Starts to copy K or V of a tile. */
 template <typename SomeRing>
 __device__ __forceinline__ void copy_item(uint4 *item, const Strides &strides,
                                           const typename SomeRing::Cache *cache, const Walk &walk,
                                           const int (&found)[SomeRing::TILE / 16], bool valid) {
   constexpr int CHUNKS = SomeRing::CHUNKS, ROWS_AT_A_TIME = SomeRing::WORKER / CHUNKS;
-  const int chunk = threadIdx.x % SomeRing::WORKER % CHUNKS, stride = (int)strides.row;
-  const int first = threadIdx.x % SomeRing::WORKER / CHUNKS;
+  const int chunk = threadIdx.x % CHUNKS, first = threadIdx.x % SomeRing::WORKER / CHUNKS;
+  const int stride = (int)strides.row;
+  cache += chunk * (16 / (int)sizeof *cache);
 #pragma unroll
   for (int n = 0; n < SomeRing::TILE / 16; n++) {
-    const auto keys = find_keys(cache + chunk * (16 / (int)sizeof *cache), strides, walk, found[n],
+    const auto keys = find_keys(cache, strides, walk, found[n],
                                 walk.first_key + walk.tile * SomeRing::TILE + 16 * n);
-    const auto copy = [&](int row, const typename SomeRing::Cache *from) {
-      cp_async_16_once(&item[SomeRing::place(16 * n + row, chunk)], from, valid);
-    };
     // All 16 are there: from one to the next is an addition. wgmma would suffer from the branch.
     if (SomeRing::WORKER == WARP_SIZE && keys.last >= 15) {
-      const typename SomeRing::Cache *from = keys.row + (int64_t)first * stride;
-#pragma unroll
-      for (int i = 0; i < 16; i += ROWS_AT_A_TIME, from += ROWS_AT_A_TIME * stride) {
-        copy(first + i, from);
-      }
+      copy_keys<SomeRing>(item, 16 * n, keys.row + (int64_t)first * stride, stride, valid);
     } else {
 #pragma unroll(SomeRing::WORKER == WARP_SIZE ? 1 : 16)
       for (int i = 0; i < 16; i += ROWS_AT_A_TIME) {
-        copy(first + i, keys.row + (int64_t)min(first + i, keys.last) * stride);
+        cp_async_16_once(&item[SomeRing::place(16 * n + first + i, chunk)],
+                         keys.row + (int64_t)min(first + i, keys.last) * stride, valid);
       }
     }
   }
@@ -95,14 +105,25 @@ __device__ __forceinline__ void ask(SomeRing &ring, SomeAsked &asked, const Prob
   find_next(asked, problem, t);
 }
 
-/** Asks for the first items. load_q() is called when K of the first tile is asked for. */
-template <typename SomeRing, typename SomeAsked, typename LoadQ>
-__device__ __forceinline__ void ask_first(SomeRing &ring, SomeAsked &asked, const Problem &problem,
-                                          const DecodeTensors &t, LoadQ load_q) {
-  ask(ring, asked, problem, t, false, true);
-  load_q();
-#pragma unroll 1
-  for (int slot = 1; slot < ring.AHEAD; slot++) ask(ring, asked, problem, t, slot % 2, true);
+/** Asks for K or V of the first tile, if all of its keys exist. Nothing else is on its way yet, so
+ * this has few instructions. */
+template <typename SomeRing>
+__device__ __forceinline__ void ask_whole(SomeRing &ring, int slot,
+                                          const FirstTile<SomeRing::TILE> &tile,
+                                          const Strides &strides, const void *k_or_v) {
+  const int chunk = threadIdx.x % ring.CHUNKS, first = threadIdx.x % WARP_SIZE / ring.CHUNKS;
+  const int stride = (int)strides.row;
+  const auto *const head = (const typename SomeRing::Cache *)k_or_v +
+                           (uint32_t)tile.kv_head * strides.head +
+                           chunk * (16 / (int)sizeof(typename SomeRing::Cache));
+#pragma unroll
+  for (int n = 0; n < ring.TILE / 16; n++) {
+    const int row = ((tile.key + 16 * n) & tile.pages.row_mask) + first;
+    copy_keys<SomeRing>(ring.items[threadIdx.x / WARP_SIZE][slot], 16 * n,
+                        head + (uint32_t)tile.found[n] * strides.batch + (int64_t)row * stride,
+                        stride, true);
+  }
+  cp_async_commit();
 }
 
 /** Waits for the item that was asked for first. */

@@ -5,6 +5,7 @@
 #ifndef DEVICE_DECODE_RING_SHARE_CUH
 #define DEVICE_DECODE_RING_SHARE_CUH
 
+#include "device/decode_messages.cuh"
 #include "device/decode_mma.cuh"
 
 /** What a worker, a warp or more, asks for and needs. */
@@ -37,15 +38,42 @@ __device__ __forceinline__ void find_next(Asked<TILE, ROWS, WORKER> &asked, cons
   find_pages<TILE>(asked.found, walk);
 }
 
-/** Begins with the first tile of a share. */
+/** The first tile of a warp. */
+template <int TILE>
+struct FirstTile {
+  bool whole;           /**< it is in the first row group, and all of its keys exist */
+  int kv_head, key;     /**< what it is of, and its first key */
+  Pages pages;          /**< of the sequence */
+  int found[TILE / 16]; /**< those of the tile */
+};
+
+/** Finds it. */
+template <int TILE>
+__device__ __forceinline__ FirstTile<TILE> find_first(const Problem &problem,
+                                                      const DecodeTensors &t, const Share &share) {
+  const int warp = threadIdx.x / WARP_SIZE;
+  const int first = tiles_of_sequence(problem, share.length, TILE).first + share.first;
+  const bool whole = warp < min(share.tiles, (share.length >> (__ffs(TILE) - 1)) - first);
+  FirstTile<TILE> tile = {whole, share.rows.kv_head, (first + warp) * TILE,
+                          pages_of_sequence(problem, t, share.rows.batch)};
+#pragma unroll
+  for (int n = 0; n < TILE / 16; n++) {
+    if (whole) tile.found[n] = find_page(tile.pages, tile.key + 16 * n);
+  }
+  return tile;
+}
+
+/** Begins with the first tile of a share that this worker has not asked for yet. */
 template <int TILE, int ROWS, int WORKER>
 __device__ __forceinline__ Asked<TILE, ROWS, WORKER> begin_share(const Problem &problem,
                                                                  const DecodeTensors &t,
-                                                                 const Share &share) {
+                                                                 const Share &share, int asked_for,
+                                                                 int slots) {
   Asked<TILE, ROWS, WORKER> asked = {};
   asked.tiles = asked.walk.left = share.tiles;
+  asked.to = 2 * asked_for % slots;
   enter_rows<TILE>(asked.walk, problem, t, share.rows, share.length, share.first);
-  asked.walk.tile = share.first + own_tile<WORKER>(0);
+  asked.walk.tile = share.first + threadIdx.x / WORKER + asked_for * (MMA_THREADS / WORKER);
   find_next(asked, problem, t);
   return asked;
 }
@@ -83,7 +111,7 @@ __device__ __forceinline__ void attend_rows(MmaRows<HEAD_DIM, ROWS> &rows, Share
 }
 
 /** This block's share. All of it is asked for at once; fields that are loaded where they are needed
- * would come one after the other. */
+ * would come one after the other, and so they do if a branch behind this needs one of them. */
 __device__ __forceinline__ Share load_share(const DecodeTensors &t) {
   const uint4 *const from = (const uint4 *)((const Share *)t.schedule + blockIdx.x);
   uint4 words[sizeof(Share) / sizeof(uint4)];
@@ -94,16 +122,42 @@ __device__ __forceinline__ Share load_share(const DecodeTensors &t) {
   return share;
 }
 
-/** Goes through the row groups of a share. load_q() is called when the first K is asked for.
- * attend() computes this worker's tiles of one, from its first to the end; end() gets the row
- * group, whether the block has all of its tiles, whether the first is among them, whether the share
- * goes on, and with which row group. */
-template <int TILE, int ROWS, typename SomeRing, typename LoadQ, typename Attend, typename End>
+/** Stores zeros where this block will send messages. They are there already, but in memory: whoever
+ * looks first would wait until L2 has them. */
+template <int HEAD_DIM, typename Place>
+__device__ __forceinline__ void touch_places(const Share &share, Place place) {
+  constexpr int WORDS = HEAD_DIM / MESSAGE_COLUMNS * (int)(sizeof(Message) / sizeof(float4));
+  const bool begins = share.parts > 1 && share.begin == (int)blockIdx.x, ends = share.first > 0;
+  for (int i = threadIdx.x; i < (share.last.end - share.last.first) * WORDS; i += MMA_THREADS) {
+    if (begins) store_relaxed((float4 *)place(blockIdx.x, true) + i, {});
+    if (ends) store_relaxed((float4 *)place(blockIdx.x, false) + i, {});
+  }
+}
+
+/** Goes through the row groups of a share. load_q() is called when the first K is asked for, and
+ * begun() when the first V is. attend() computes this worker's tiles of one, from its first to the
+ * end; end() gets the row group, whether the block has all of its tiles, whether the first is among
+ * them, whether the share goes on, and with which row group. */
+template <int TILE, int ROWS, typename SomeRing, typename LoadQ, typename Attend, typename End,
+          typename Begun = void (*)()>
 __device__ __forceinline__ void attend_groups(const Problem &problem, const DecodeTensors &t,
                                               const Share &share, SomeRing &ring, LoadQ load_q,
-                                              Attend attend, End end) {
-  auto asked = begin_share<TILE, ROWS, SomeRing::WORKER>(problem, t, share);
-  ask_first(ring, asked, problem, t, load_q);
+                                              Attend attend, End end, Begun begun = {}) {
+  // Warpgroups would lose more by the registers that this takes.
+  constexpr bool OF_WARPS = SomeRing::WORKER == WARP_SIZE;
+  FirstTile<TILE> tile = {};
+  if (OF_WARPS) tile = find_first<TILE>(problem, t, share);
+  if (tile.whole) ask_whole(ring, 0, tile, problem.k_strides, t.k);
+  if (share.tiles == 0) return;  // any earlier, and the other words of the share come behind it
+  if (OF_WARPS) load_q();
+  if (tile.whole) ask_whole(ring, 1, tile, problem.v_strides, t.v);
+  if constexpr (OF_WARPS) begun();
+  auto asked = begin_share<TILE, ROWS, SomeRing::WORKER>(problem, t, share, tile.whole, ring.SLOTS);
+  if (!OF_WARPS) ask(ring, asked, problem, t, false, true), load_q();
+#pragma unroll 1
+  for (int slot = OF_WARPS ? 2 * tile.whole : 1; slot < ring.AHEAD; slot++) {
+    ask(ring, asked, problem, t, slot % 2, true);
+  }
   RowGroup group = share.rows;
   int length = share.length, first = share.first;
   for (int left = share.tiles; left > 0; first = 0) {
@@ -122,15 +176,26 @@ __device__ __forceinline__ void attend_groups(const Problem &problem, const Deco
   }
 }
 
+/** Merges the parts of a row group, and sends to place() what the block does not have `whole`. */
+template <typename T, int HEAD_DIM, typename Parts, typename Place>
+__device__ __forceinline__ void send_parts(const Problem &problem, const DecodeTensors &t,
+                                           const Parts &parts, const RowGroup &group, bool whole,
+                                           bool begins, Place place) {
+  merge_parts<T>(problem, t, parts, group, whole, begins,
+                 [&](bool, int row, int column, const ColumnSum &part) {
+                   send(place(blockIdx.x, begins) + row * HEAD_DIM / MESSAGE_COLUMNS, column, part);
+                 });
+}
+
 /** What a tile with a begin_rows() of its own still does when Q is there. */
 template <typename Tile, typename Rows>
 __device__ __forceinline__ void finish_rows(const Tile &, Rows &, Scales &) {}
 
-/** Computes a share of all tiles, as attend_share() does. */
-template <typename T, typename Tile, int HEAD_DIM, int ROWS, typename Shared, typename KeepPart>
+/** Computes a share of all tiles, as attend_share() does, and sends what the block does not finish
+ * alone. */
+template <typename T, typename Tile, int HEAD_DIM, int ROWS, typename Shared, typename Place>
 __device__ __forceinline__ void attend_ring(const Problem &problem, const DecodeTensors &t,
-                                            const Share &share, Shared &shared,
-                                            KeepPart keep_part) {
+                                            const Share &share, Shared &shared, Place place) {
   MmaRows<HEAD_DIM, ROWS> rows;
   Scales scales;
   const auto load_q = [&](const RowGroup &group) {
@@ -146,9 +211,10 @@ __device__ __forceinline__ void attend_ring(const Problem &problem, const Decode
         store_rows(shared.parts, rows, group.end - group.first, scales.o);
         if (goes_on) load_q(next);  // it comes while the parts are merged
         __syncthreads();            // the parts of all warps are there
-        merge_parts<T>(problem, t, shared.parts, group, whole, begins, keep_part);
+        send_parts<T, HEAD_DIM>(problem, t, shared.parts, group, whole, begins, place);
         if (goes_on) __syncthreads();  // they have been read and can be overwritten
-      });
+      },
+      [&] { touch_places<HEAD_DIM>(share, place); });
 }
 
 /** Step::supports: no GPU before Hopper has as much shared memory, nor have all later ones; wgmma
