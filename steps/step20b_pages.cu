@@ -161,8 +161,8 @@ static constexpr SharesConfig CONFIGS[] = {
 static cudaError_t decode(const Problem *problem, const DecodeTensors *t, cudaStream_t stream) {
   if (!start_at_chunks(t)) return cudaErrorMisalignedAddress;
   const SharesConfig *c = find_decode<CONFIGS>(problem);
-  c->kernel<<<block_count(c), THREADS, 0, stream>>>(*problem, *t);
-  c->merge<<<block_count(c), THREADS, 0, stream>>>(*problem, *t);
+  c->kernel<<<share_count(c, problem), THREADS, 0, stream>>>(*problem, *t);
+  c->merge<<<share_count(c, problem), THREADS, 0, stream>>>(*problem, *t);
   return cudaGetLastError();
 }
 

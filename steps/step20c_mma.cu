@@ -184,8 +184,8 @@ static cudaError_t decode(const Problem *problem, const DecodeTensors *t, cudaSt
   const cudaError_t error =
       cudaFuncSetAttribute(c->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes(c));
   if (error) return error;
-  c->kernel<<<block_count(c), MMA_THREADS, shared_bytes(c), stream>>>(*problem, *t);
-  c->merge<<<block_count(c), THREADS, 0, stream>>>(*problem, *t);
+  c->kernel<<<share_count(c, problem), MMA_THREADS, shared_bytes(c), stream>>>(*problem, *t);
+  c->merge<<<share_count(c, problem), THREADS, 0, stream>>>(*problem, *t);
   return cudaGetLastError();
 }
 

@@ -162,7 +162,7 @@ static cudaError_t decode_together(const Problem *problem, const DecodeTensors *
   attribute.id = cudaLaunchAttributeCooperative;
   attribute.val.cooperative = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = block_count(c);
+  config.gridDim = share_count(c, problem);
   config.blockDim = c->threads;
   config.dynamicSmemBytes = shared_bytes(c);
   config.stream = stream;

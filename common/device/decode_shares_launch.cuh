@@ -24,17 +24,20 @@ struct SharesConfig : DecodeConfig<> {
 
 /** If row groups are equally long: the most blocks that have whole row groups each, or a row group
  * each has whole blocks; if that leaves a tenth of the blocks without work, all of them. */
-__device__ __forceinline__ int without_seams(int blocks, int groups) {
+__host__ __device__ inline int without_seams(int blocks, int groups) {
   const int most =
       groups <= blocks ? blocks / groups * groups : groups / ((groups + blocks - 1) / blocks);
   const bool fits = groups <= blocks || groups % most == 0;
   return fits && 10 * most >= 9 * blocks ? most : blocks;
 }
 
-/** Thread blocks: as many as the GPU has room for at a time, if their parts are not too large. */
-static int block_count(const SharesConfig *c) {
+/** Thread blocks: as many as the GPU has room for at a time, if their parts are not too large.
+ * Those that would have no share if row groups are equally long are not launched: the others are
+ * then dealt to the multiprocessors as evenly as the GPU can. */
+static int share_count(const SharesConfig *c, const Problem *problem) {
   const int room = device_attribute(cudaDevAttrMultiProcessorCount) * c->per_sm;
-  return min(room, MOST_BYTES / (2 * c->part_bytes + SHARE_BYTES));
+  return without_seams(min(room, MOST_BYTES / (2 * c->part_bytes + SHARE_BYTES)),
+                       row_blocks(c, problem));
 }
 
 /** Step::describe */
@@ -42,9 +45,9 @@ template <const auto &CONFIGS>
 static void describe_shares(const Problem *problem, int, Description *description) {
   const SharesConfig *c = find_decode<CONFIGS>(problem);
   describe_decode<CONFIGS>(problem, 1, description);
-  description->launches[0].grid = dim3(block_count(c));
+  description->launches[0].grid = dim3(share_count(c, problem));
   description->launch_count = 2;
-  description->launches[1] = {"merge", (const void *)c->merge, dim3(block_count(c)),
+  description->launches[1] = {"merge", (const void *)c->merge, dim3(share_count(c, problem)),
                               dim3(c->threads)};
 }
 
@@ -52,14 +55,14 @@ static void describe_shares(const Problem *problem, int, Description *descriptio
 template <const auto &CONFIGS>
 static size_t parts_bytes(const Problem *problem) {
   const SharesConfig *c = find_decode<CONFIGS>(problem);
-  return (size_t)2 * block_count(c) * c->part_bytes;
+  return (size_t)2 * share_count(c, problem) * c->part_bytes;
 }
 
 /** Step::schedule_bytes */
 template <const auto &CONFIGS, typename Share>
 static size_t shares_bytes(const Problem *problem) {
-  static_assert(sizeof(Share) == SHARE_BYTES, "block_count() counts them");
-  return sizeof(Share) * block_count(find_decode<CONFIGS>(problem));
+  static_assert(sizeof(Share) == SHARE_BYTES, "share_count() counts them");
+  return sizeof(Share) * share_count(find_decode<CONFIGS>(problem), problem);
 }
 
 /** Step::schedule: KERNEL has a thread for each block of the decode kernel. */
@@ -68,7 +71,7 @@ template <const auto &CONFIGS, typename Share,
 static cudaError_t schedule_shares(const Problem *problem, const DecodeTensors *t,
                                    cudaStream_t stream) {
   const SharesConfig *c = find_decode<CONFIGS>(problem);
-  const int blocks = block_count(c);
+  const int blocks = share_count(c, problem);
   cudaLaunchConfig_t config = {};
   config.gridDim = (blocks + THREADS - 1) / THREADS;
   config.blockDim = THREADS;

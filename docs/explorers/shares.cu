@@ -65,7 +65,7 @@ void print_schedule(int count, char **words) {
     printf("%s[%d,%d]", i == 0 ? "" : ",", keys.begin, max(keys.begin, keys.end));
   }
 
-  const int blocks = block_count(c);
+  const int blocks = share_count(c, &problem);
   const int *const lengths_global = (const int *)device_memory(batch * sizeof(int), lengths);
   Share *const shares_global = (Share *)device_memory(blocks * sizeof(Share), NULL);
   schedule_kernel<<<(blocks + THREADS - 1) / THREADS, THREADS>>>(

@@ -87,7 +87,8 @@ function withoutSeams(blocks, groups) {
 function shareOut(config, problem, tilesOf) {
   const tiles = tilesOf.reduce((sum, count) => sum + count, 0);
   const room = problem.sms * config.per_sm;
-  let blocks = Math.min(room, Math.floor(SHARES.most_bytes / (2 * config.part_bytes + SHARES.share_bytes)));
+  const most = Math.min(room, Math.floor(SHARES.most_bytes / (2 * config.part_bytes + SHARES.share_bytes)));
+  let blocks = withoutSeams(most, tilesOf.length);
   const leastTiles = divideUp(SHARES.least_keys, config.tile);
   blocks = Math.min(blocks, Math.max(Math.floor(tiles / leastTiles), 1));
   const equal = tilesOf.every((count) => count === tilesOf[0]);

@@ -55,7 +55,7 @@ static Schedule drawn(std::mt19937_64 &rng) {
   configs[0] = c;
   DecodeTensors t = {};
   t.lengths = s.lengths.data();
-  s.shares.resize(block_count(&c));
+  s.shares.resize(share_count(&c, &p));
   t.schedule = s.shares.data();
   assert_int_equal((schedule_shares<configs, Share, schedule_kernel>(&p, &t, 0)), cudaSuccess);
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
