@@ -25,9 +25,9 @@
 #include "device/decode_shares.cuh"
 
 // [ring]
-/** Keys of a tile: K of a tile is an item, and V another one. */
+/** Keys of a tile: K of a tile is an item, and V another one; of 16-bit elements it has 8 KB. */
 template <int HEAD_DIM>
-constexpr int RING_KEYS = HEAD_DIM == 256 ? 16 : 32;
+constexpr int RING_KEYS = 4096 / HEAD_DIM;
 
 /** What the warps have asked for: of each warp so many items. */
 template <typename Elements, int HEAD_DIM>
