@@ -110,8 +110,9 @@ __device__ __forceinline__ void attend_rows(MmaRows<HEAD_DIM, ROWS> &rows, Share
   }
 }
 
-/** This block's share. All of it is asked for at once; fields that are loaded where they are needed
- * would come one after the other, and so they do if a branch behind this needs one of them. */
+/** This block's share. All of it is asked for at once, because fields that are loaded where they
+ * are needed come one after the other. A branch right behind this would undo it: nvcc then moves
+ * the loads that the branch does not need behind it. */
 __device__ __forceinline__ Share load_share(const DecodeTensors &t) {
   const uint4 *const from = (const uint4 *)((const Share *)t.schedule + blockIdx.x);
   uint4 words[sizeof(Share) / sizeof(uint4)];
@@ -122,8 +123,8 @@ __device__ __forceinline__ Share load_share(const DecodeTensors &t) {
   return share;
 }
 
-/** Stores zeros where this block will send messages. They are there already, but in memory: whoever
- * looks first would wait until L2 has them. */
+/** Stores zeros where this block will send messages. The pass before has left zeros there, but L2
+ * may have dropped them since, so the first block that polls would wait for device memory. */
 template <int HEAD_DIM, typename Place>
 __device__ __forceinline__ void touch_places(const Share &share, Place place) {
   constexpr int WORDS = HEAD_DIM / MESSAGE_COLUMNS * (int)(sizeof(Message) / sizeof(float4));

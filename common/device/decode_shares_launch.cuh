@@ -32,8 +32,8 @@ __host__ __device__ inline int without_seams(int blocks, int groups) {
 }
 
 /** Thread blocks: as many as the GPU has room for at a time, if their parts are not too large.
- * Those that would have no share if row groups are equally long are not launched: the others are
- * then dealt to the multiprocessors as evenly as the GPU can. */
+ * Blocks that would have no share if row groups are equally long are not launched, because the GPU
+ * spreads the others better over the multiprocessors then. */
 static int share_count(const SharesConfig *c, const Problem *problem) {
   const int room = device_attribute(cudaDevAttrMultiProcessorCount) * c->per_sm;
   return without_seams(min(room, MOST_BYTES / (2 * c->part_bytes + SHARE_BYTES)),
