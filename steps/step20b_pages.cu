@@ -126,7 +126,8 @@ __global__ void __launch_bounds__(THREADS, blocks_per_sm(ROWS))
   auto *const places = (PartPlace<HEAD_DIM, ROWS> *)t.workspace;
   RowGroup rows = share.rows;
   int first = share.first;
-  for (int left = share.tiles; left > 0; rows = next_rows<ROWS>(problem, rows), first = 0) {
+  for (int left = share.tiles; left > 0;
+       rows = next_rows<ROWS>(problem, rows, share.stride), first = 0) {
     const int length = t.lengths[rows.batch];
     const GroupKeys keys = keys_of_group(problem, rows, length);
     const SequenceTiles tiles = tiles_of_sequence(problem, length, TILE);

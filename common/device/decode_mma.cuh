@@ -24,6 +24,7 @@ struct Walk {
   int number;          /**< of row groups of the share before this one */
   int tile, end;       /**< the next tile, and the tile after the last that the share has of it */
   int left;            /**< tiles of the share in later row groups */
+  int stride;          /**< as in Share */
   int first_key, last; /**< the first key of its tile 0, and the last key of the sequence */
   Pages pages;         /**< of the sequence */
 };
@@ -48,7 +49,7 @@ __device__ __forceinline__ void skip_rows(Walk &walk, const Problem &problem,
                                           const DecodeTensors &t) {
   while (walk.tile >= walk.end && walk.left > 0) {
     walk.number++;
-    const RowGroup rows = next_rows<ROWS>(problem, walk.rows);
+    const RowGroup rows = next_rows<ROWS>(problem, walk.rows, walk.stride);
     enter_rows<TILE>(walk, problem, t, rows, t.lengths[rows.batch], 0);
   }
 }
@@ -58,7 +59,7 @@ template <int TILE, int ROWS>
 __device__ __forceinline__ Walk first_tile(const Problem &problem, const DecodeTensors &t,
                                            const Share &share) {
   Walk walk;
-  walk.number = 0, walk.left = share.tiles;
+  walk.number = 0, walk.left = share.tiles, walk.stride = share.stride;
   enter_rows<TILE>(walk, problem, t, share.rows, share.length, share.first);
   skip_rows<TILE, ROWS>(walk, problem, t);
   return walk;
@@ -421,7 +422,7 @@ __device__ __forceinline__ void attend_share(
     left -= count;
     if (left == 0) break;
     __syncthreads();  // they have been read and can be overwritten
-    group = next_rows<ROWS>(problem, group);
+    group = next_rows<ROWS>(problem, group, share.stride);
     length = t.lengths[group.batch];
   }
 }

@@ -31,7 +31,7 @@ __device__ __forceinline__ void find_next(Asked<TILE, ROWS, WORKER> &asked, cons
   Walk &walk = asked.walk;
   while (walk.tile >= walk.end && walk.left > 0) {
     const int own = own_tile<WORKER>(asked.tiles - walk.left);
-    const RowGroup rows = next_rows<ROWS>(problem, walk.rows);
+    const RowGroup rows = next_rows<ROWS>(problem, walk.rows, walk.stride);
     enter_rows<TILE>(walk, problem, t, rows, t.lengths[rows.batch], 0);
     walk.tile = own;
   }
@@ -70,7 +70,7 @@ __device__ __forceinline__ Asked<TILE, ROWS, WORKER> begin_share(const Problem &
                                                                  const Share &share, int asked_for,
                                                                  int slots) {
   Asked<TILE, ROWS, WORKER> asked = {};
-  asked.tiles = asked.walk.left = share.tiles;
+  asked.tiles = asked.walk.left = share.tiles, asked.walk.stride = share.stride;
   asked.to = 2 * asked_for % slots;
   enter_rows<TILE>(asked.walk, problem, t, share.rows, share.length, share.first);
   asked.walk.tile = share.first + threadIdx.x / WORKER + asked_for * (MMA_THREADS / WORKER);
@@ -168,7 +168,7 @@ __device__ __forceinline__ void attend_groups(const Problem &problem, const Deco
     left -= count;
     const RowGroup ended = group;
     if (left > 0) {
-      group = next_rows<ROWS>(problem, group);  // it divides, so not behind the last keys
+      group = next_rows<ROWS>(problem, group, share.stride);
       length = t.lengths[group.batch];
     } else {
       cp_async_wait<0>();  // a worker without a tile has asked for zeros

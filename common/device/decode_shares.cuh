@@ -22,17 +22,19 @@ struct alignas(16) Share {
   RowGroup last;             /**< the row group of the last tile */
   int begin, parts, goes_on; /**< of that one: the block in which it begins, how many blocks have
                                 tiles of it, and whether the last of them has others after it */
-  int unused[2];             /**< so that 16 bytes can be loaded at a time */
+  int stride, unused;        /**< from a sequence to the one whose row group comes next; 16 bytes
+                                can be loaded at a time */
 };
 
-/** The row group after `rows`. */
+/** The row group after `rows`: the same rows of the sequence `stride` further. After the last one
+ * it is the next rows of the first sequence; a share goes on to them only if the stride is 1. */
 template <int ROWS>
-__device__ __forceinline__ RowGroup next_rows(const Problem &problem, RowGroup rows) {
+__device__ __forceinline__ RowGroup next_rows(const Problem &problem, RowGroup rows, int stride) {
+  rows.batch += stride;
+  if (rows.batch < problem.batch) return rows;
   const int all = problem.q_heads / problem.kv_heads * problem.q_len;
-  rows.first = rows.end == all ? 0 : rows.end;
+  rows = {0, rows.kv_head + (rows.end == all), rows.end == all ? 0 : rows.end, 0};
   rows.end = min(rows.first + ROWS, all);
-  if (rows.first > 0) return rows;
-  if (++rows.kv_head == problem.kv_heads) rows.kv_head = 0, rows.batch++;
   return rows;
 }
 
@@ -55,30 +57,26 @@ __host__ __device__ inline int row_groups(const Problem &problem, int rows) {
   return (problem.q_heads / problem.kv_heads * problem.q_len + rows - 1) / rows;
 }
 
-/** Where time x is, if each tile takes 1. */
+/** Where a time is, if each tile takes 1. */
 struct Place {
-  int group, tile, count; /**< a row group, which of its tiles, and how many it has; tile is `count`
-                             after the last of them */
-  int64_t tiles, begin, end; /**< tiles before x, and the times of the first tile of the row group
-                                and after the last */
+  int group, tile, count; /**< a row group of the line, which of its tiles, and how many it has;
+                             tile is `count` after the last of them */
+  int64_t begin, tiles;   /**< the time of the first one, and the tiles of the line before `tile` */
 };
 
-/** `groups` row groups of each sequence come one after the other, each `more` later than if the end
- * of one took no time. Looks from sequence `batch` on, which begins at `time`, and leaves there
- * where it has found x, for a later one. */
-__device__ __forceinline__ Place find_time(const Problem &problem, const int *lengths, int groups,
-                                           int tile, int more, int64_t x, int &batch,
-                                           int64_t &time) {
-  int count = tiles_of_sequence(problem, lengths[batch], tile).count;
-  while (x >= time + (int64_t)(count + more) * groups) {
-    time += (int64_t)(count + more) * groups;
-    count = tiles_of_sequence(problem, lengths[++batch], tile).count;
+/** Each row group begins `more` later than if the end of one took no time. In the line, row groups
+ * of `count` sequences follow each other, again and again. Looks for time x, from the beginning of
+ * a row group on. */
+__device__ __forceinline__ Place find_time(const Problem &problem, const int *lengths, int count,
+                                           int tile, int more, int64_t x, Place place) {
+  for (int sequence = place.group % count;; sequence = sequence + 1 < count ? sequence + 1 : 0) {
+    place.count = tiles_of_sequence(problem, lengths[sequence], tile).count;
+    if (x < place.begin + place.count + more) break;
+    place.begin += place.count + more, place.group++;
   }
-  // Threads that were in the loop for different times divide together.
-  const int group = (int)((x - time) / (count + more));
-  const int64_t begin = time + (int64_t)group * (count + more);
-  const int own = (int)min(x - begin, (int64_t)count), number = batch * groups + group;
-  return {number, own, count, begin - (int64_t)more * number + own, begin, begin + count};
+  place.tile = (int)min(x - place.begin, (int64_t)place.count);
+  place.tiles = place.begin - (int64_t)more * place.group + place.tile;
+  return place;
 }
 
 /** Block i of `blocks` begins at time i * time / blocks, rounded down, so that the
@@ -86,37 +84,45 @@ __device__ __forceinline__ Place find_time(const Problem &problem, const int *le
 __device__ __forceinline__ Share share_of_block(const Problem &problem, const int *lengths,
                                                 int rows, int tile, int least_tiles, int blocks,
                                                 int block) {
-  const int groups = problem.kv_heads * row_groups(problem, rows);
+  // Row groups of each sequence, and of all.
+  const int each = problem.kv_heads * row_groups(problem, rows), groups = each * problem.batch;
   int64_t time = 0;
   bool equal = true;  // all sequences are as long
 #pragma unroll 4
   for (int batch = 0; batch < problem.batch; batch++) {
     const int count = tiles_of_sequence(problem, lengths[batch], tile).count;
-    time += (int64_t)count * groups;
+    time += count;
     equal = equal && count == tiles_of_sequence(problem, lengths[0], tile).count;
   }
+  time *= each;
   blocks = (int)min((int64_t)blocks, max(time / least_tiles, (int64_t)1));  // the others have none
-  if (equal) blocks = without_seams(blocks, problem.batch * groups);
+  if (equal) blocks = without_seams(blocks, groups);
   if (block >= blocks) return {};
   const int more = equal ? 0 : END_TILES;
-  time += (int64_t)more * groups * problem.batch;
-  int batch = 0;
-  int64_t before = 0;  // the time of the sequences before this one
-  const Place first =
-      find_time(problem, lengths, groups, tile, more, block * time / blocks, batch, before);
-  const Place last = find_time(problem, lengths, groups, tile, more,
-                               (block + 1) * time / blocks - 1, batch, before);
+  time += (int64_t)more * groups;
   Share share = {};
+  // If each block has as many whole row groups, they are of sequences far apart, so that what all
+  // blocks read at a time is close together.
+  const bool whole = equal && groups % blocks == 0 && blocks % each == 0;
+  share.stride = whole ? blocks / each : 1;
+  const int count = problem.batch / share.stride;
+  const int64_t begin = block * time / blocks, of_same = time / (each * share.stride);
+  Place first = {(int)(begin / of_same) * count, 0, 0, begin / of_same * of_same, 0};
+  first = find_time(problem, lengths, count, tile, more, begin, first);
+  const Place last =
+      find_time(problem, lengths, count, tile, more, (block + 1) * time / blocks - 1, first);
   share.tiles = (int)(last.tiles - first.tiles) + (last.tile < last.count);
   if (share.tiles == 0) return {};
-  // At the end of a row group it begins with the next one.
-  share.rows = row_group(problem, rows, first.group + first.tile / first.count);
+  const auto rows_of = [&](int number) {  // row group `number` of the line
+    return row_group(problem, rows, number % count * share.stride * each + number / count);
+  };
+  share.rows = rows_of(first.group + first.tile / first.count);  // at its end, the next one
   share.length = lengths[share.rows.batch];
   share.first = first.tile % first.count;
-  share.last = row_group(problem, rows, last.group);
+  share.last = rows_of(last.group);
   share.begin = (int)(((last.begin + 1) * blocks - 1) / time);
-  share.parts = (int)((last.end * blocks - 1) / time) - share.begin + 1;
-  share.goes_on = (share.begin + share.parts) * time / blocks > last.end + more;
+  share.parts = (int)(((last.begin + last.count) * blocks - 1) / time) - share.begin + 1;
+  share.goes_on = (share.begin + share.parts) * time / blocks > last.begin + last.count + more;
   return share;
 }
 

@@ -83,8 +83,10 @@ function withoutSeams(blocks, groups) {
 
 /** share_of_block() of step 20, for all blocks: the tiles of each row group that a block has, and of the last
  * one in which block it begins and how many blocks have tiles of it. A tile takes 1, and where lengths differ the
- * end of a row group some more. */
-function shareOut(config, problem, tilesOf) {
+ * end of a row group some more. In the line, the same rows of sequences that are `stride` apart follow each other. */
+function shareOut(config, problem, rowGroups) {
+  const each = rowGroups.length / problem.lengths.length;
+  const tilesOf = rowGroups.map(({ length }) => Math.max(divideUp(length, config.tile), 1));
   const tiles = tilesOf.reduce((sum, count) => sum + count, 0);
   const room = problem.sms * config.per_sm;
   const most = Math.min(room, Math.floor(SHARES.most_bytes / (2 * config.part_bytes + SHARES.share_bytes)));
@@ -93,24 +95,28 @@ function shareOut(config, problem, tilesOf) {
   blocks = Math.min(blocks, Math.max(Math.floor(tiles / leastTiles), 1));
   const equal = tilesOf.every((count) => count === tilesOf[0]);
   if (equal) blocks = withoutSeams(blocks, tilesOf.length);
+  const stride = equal && tilesOf.length % blocks === 0 && blocks % each === 0 ? blocks / each : 1;
+  const line = [...rowGroups.keys()].sort((a, b) => a % (stride * each) - b % (stride * each) || a - b);
   const more = equal ? 0 : SHARES.end_tiles;
   const time = tiles + more * tilesOf.length;
   const blockWith = (x) => Math.floor(((x + 1) * blocks - 1) / time);
   const shares = [];
-  let group = 0;
-  let before = 0; // the time at which it begins
+  let at = 0; // in the line
+  let before = 0; // the time at which that row group begins
   for (let i = 0; i < blocks; i++) {
     const [begin, end] = [i, i + 1].map((block) => Math.floor(block * time / blocks));
     const bars = [];
     for (let x = begin; x < end;) {
-      if (x === before + tilesOf[group] + more) before += tilesOf[group++] + more;
-      const first = Math.min(x - before, tilesOf[group]);
-      const count = Math.min(tilesOf[group], end - before) - first;
-      if (count > 0) bars.push({ group, first, count, all: tilesOf[group] });
-      x = Math.min(before + tilesOf[group] + more, end);
+      if (x === before + tilesOf[line[at]] + more) before += tilesOf[line[at++]] + more;
+      const [group, all] = [line[at], tilesOf[line[at]]];
+      const first = Math.min(x - before, all);
+      const count = Math.min(all, end - before) - first;
+      if (count > 0) bars.push({ group, first, count, all });
+      x = Math.min(before + all + more, end);
     }
     const from = blockWith(before);
-    if (bars.length > 0) shares[i] = { bars, begin: from, parts: blockWith(before + tilesOf[group] - 1) - from + 1 };
+    const last = before + tilesOf[line[at]] - 1;
+    if (bars.length > 0) shares[i] = { bars, begin: from, parts: blockWith(last) - from + 1 };
     else shares[i] = { bars, begin: i, parts: 0 };
   }
   return shares;
@@ -132,8 +138,7 @@ function plan(problem) {
     const [first, count] = [begin / config.tile, divideUp(end - begin, config.tile)];
     return { bars: [{ group: number, first, count, all: divideUp(length, config.tile) }], part };
   }));
-  const shares = shareOut(config, problem,
-    rowGroups.map(({ length }) => Math.max(divideUp(length, config.tile), 1)));
+  const shares = shareOut(config, problem, rowGroups);
   return { config, rowGroups, parts, split, shares, room: problem.sms * config.per_sm };
 }
 

@@ -62,10 +62,24 @@ static Schedule drawn(std::mt19937_64 &rng) {
   return s;
 }
 
-/** Which row group it is of all; row_group() is the reverse. */
+/** Which row group of the line it is: the same rows of sequences that are `stride` apart follow
+ * each other. */
 static int number_of(const Schedule &s, const RowGroup &group) {
-  return (group.batch * s.problem.kv_heads + group.kv_head) * row_groups(s.problem, s.config.rows) +
-         group.first / s.config.rows;
+  const int stride = s.shares[0].stride;
+  const int rows_of_head = row_groups(s.problem, s.config.rows);
+  const int same = (group.batch % stride * s.problem.kv_heads + group.kv_head) * rows_of_head +
+                   group.first / s.config.rows;
+  return same * (s.problem.batch / stride) + group.batch / stride;
+}
+
+/** The row group with this number. */
+static RowGroup row_group_of(const Schedule &s, int number) {
+  const int stride = s.shares[0].stride, sequences = s.problem.batch / stride;
+  const int each = s.problem.kv_heads * row_groups(s.problem, s.config.rows);
+  const RowGroup group =
+      row_group(s.problem, s.config.rows, number % sequences * stride * each + number / sequences);
+  assert_int_equal(number_of(s, group), number);
+  return group;
 }
 
 /** What all blocks have, one after the other, as they go through their shares. Each tile must be
@@ -81,11 +95,12 @@ static std::vector<Piece> pieces_of(const Schedule &s) {
       continue;
     }
     assert_int_equal(share.length, s.lengths[share.rows.batch]);
+    assert_int_equal(share.stride, s.shares[0].stride);
     assert_int_equal(number_of(s, share.rows), number);
     assert_int_equal(share.first, first);
     for (int left = share.tiles; left > 0;) {
       assert_in_range(number, 0, groups - 1);
-      const RowGroup group = row_group(s.problem, s.config.rows, number);
+      const RowGroup group = row_group_of(s, number);
       const int all = tiles_of_sequence(s.problem, s.lengths[group.batch], s.config.keys).count;
       const int count = min(all - first, left);
       pieces.push_back({block, number, group, first, count, all});
