@@ -94,6 +94,7 @@ struct Call {
   size_t dynamic_shared_bytes;
   cudaStream_t stream;
   const dim3 *cluster; /**< NULL: as the kernel was declared */
+  bool cooperative;
   std::tuple<Arguments...> arguments;
 };
 
@@ -102,11 +103,17 @@ struct Configuration {
   size_t dynamic_shared_bytes;
   cudaStream_t stream;
   const dim3 *cluster = nullptr;
+  bool cooperative = false;
 
   template <typename... Arguments>
   Call<Arguments &&...> operator()(Arguments &&...arguments) const {
-    return {grid,   block,   dynamic_shared_bytes,
-            stream, cluster, {static_cast<Arguments &&>(arguments)...}};
+    return {grid,
+            block,
+            dynamic_shared_bytes,
+            stream,
+            cluster,
+            cooperative,
+            {static_cast<Arguments &&>(arguments)...}};
   }
 };
 
@@ -135,8 +142,8 @@ SIMT_INLINE void operator*(void (*kernel)(Parameters...), Call<Arguments...> cal
     auto &its = *static_cast<Invocation<Parameters...> *>(argument);
     std::apply(its.kernel, its.parameters);
   };
-  simt_launch((const void *)kernel, call.grid, call.block, call.cluster, call.dynamic_shared_bytes,
-              call.stream, run_thread, &invocation, sizeof invocation);
+  simt_launch((const void *)kernel, call.grid, call.block, call.cluster, call.cooperative,
+              call.dynamic_shared_bytes, call.stream, run_thread, &invocation, sizeof invocation);
 }
 
 }  // namespace simt
@@ -154,9 +161,8 @@ SIMT_INLINE cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config,
     if (config->attrs[i].id == cudaLaunchAttributeClusterDimension) {
       cluster = dim3(value.clusterDim.x, value.clusterDim.y, value.clusterDim.z);
       own.cluster = &cluster;
-    } else if (config->attrs[i].id == cudaLaunchAttributeCooperative && value.cooperative) {
-      cluster = config->gridDim;  // the blocks of a cluster run at the same time
-      own.cluster = &cluster;
+    } else if (config->attrs[i].id == cudaLaunchAttributeCooperative) {
+      own.cooperative = value.cooperative;
     }
   }
   kernel *own(static_cast<Arguments &&>(arguments)...);

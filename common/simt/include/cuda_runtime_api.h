@@ -44,6 +44,7 @@ typedef enum cudaError {
   cudaErrorAssert = 710,
   cudaErrorMisalignedAddress = 716,
   cudaErrorLaunchFailure = 719,
+  cudaErrorCooperativeLaunchTooLarge = 720,
   cudaErrorNotSupported = 801,
   cudaErrorInvalidClusterSize = 912,
   cudaErrorStreamCaptureUnsupported = 900
@@ -207,7 +208,7 @@ extern dim3 gridDim, blockDim;
 /** Other attributes are ignored. */
 typedef enum cudaLaunchAttributeID {
   cudaLaunchAttributeIgnore = 0,
-  cudaLaunchAttributeCooperative = 2, /**< all blocks run at the same time: 8 at most, here */
+  cudaLaunchAttributeCooperative = 2, /**< all blocks run at the same time */
   cudaLaunchAttributeClusterDimension = 4
 } cudaLaunchAttributeID;
 

@@ -307,8 +307,9 @@ __attribute__((noreturn)) void simt_assert_fail(const char *expression, const ch
 /* --- Launches ------------------------------------------------------------------------------- */
 
 /** Runs `entry(arguments)` once for each thread of the grid; `kernel` identifies the kernel.
- * `cluster`: the shape of its clusters in blocks, or NULL. */
-void simt_launch(const void *kernel, dim3 grid, dim3 block, const dim3 *cluster,
+ * `cluster`: the shape of its clusters in blocks, or NULL; `cooperative`: all blocks run at the
+ * same time. */
+void simt_launch(const void *kernel, dim3 grid, dim3 block, const dim3 *cluster, bool cooperative,
                  size_t dynamic_shared_bytes, cudaStream_t stream, void (*entry)(void *arguments),
                  void *arguments, size_t arguments_bytes);
 

@@ -53,7 +53,7 @@ void lab_cluster_opens(void) {
   Release *releases[MAX_CLUSTER] = {NULL};
   for (unsigned rank = 0; rank < cluster->size; rank++) {
     LabWorker *member = cluster->members[rank]->lab;
-    if ((cluster->begun >> rank & 1) == 0) continue;
+    if (!cluster->members[rank]->begun) continue;
     const Meeting *meeting = lab_open_cluster(member);
     if (meeting->ended == NULL) continue; /* all arrivals were relaxed */
     const uint32_t epoch = lab_cluster(member)->arrival_epoch;

@@ -99,7 +99,7 @@ static void end_block(LabWorker *lab) {
 static void launch_failed(const Failure *failure) {
   lab_store_failure(failure);
   for (int i = 0; i < watched_count && failure->worker != NULL; i++) {
-    if (watched[i]->worker->cluster != failure->worker->cluster) continue;
+    if (watched[i]->worker->team != failure->worker->team) continue;
     lab_end_suspects(watched[i]);
     lab_store_findings(&watched[i]->block_findings);
   }
@@ -114,9 +114,9 @@ static void store_launch(const Launch *launch) {
     fences |= watched[i]->fences;
   }
   /* With both, blocks may signal each other that data is ready. */
-  const bool talk = atomics && fences, clusters = launch->cluster_size > 1;
+  const bool talk = atomics && fences, teams = launch->team_size > 1;
   FindingList *findings = lab_begin_store(launch, talk && (checks & LAB_BLOCKS) != 0);
-  lab_judge_suspects(watched, watched_count, talk || clusters, findings);
+  lab_judge_suspects(watched, watched_count, talk || teams, findings);
   lab_end_regions(watched, watched_count, launch, (checks & LAB_BLOCKS) != 0, findings);
   for (int i = 0; i < watched_count; i++) lab_store(launch, watched[i]);
 }

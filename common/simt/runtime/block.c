@@ -81,7 +81,7 @@ Outcome simt_run_block(Worker *w) {
      variables of the program. */
   memset(smem, 0xff, w->launch->dynamic_shared_bytes);
   memset(w->arrived_at, 0, sizeof w->arrived_at);
-  w->cluster->begun |= 1u << w->rank;
+  w->begun = true;
   const Outcome outcome = simt_run_threads(w);
   if (outcome != FINISHED) simt_forget_copies(w);
   /* Another block of the cluster that still reads it must not find its values. */

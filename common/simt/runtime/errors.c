@@ -28,6 +28,7 @@ static const ErrorText TEXTS[] = {
     ENTRY(cudaErrorAssert, "device-side assert triggered"),
     ENTRY(cudaErrorMisalignedAddress, "misaligned address"),
     ENTRY(cudaErrorLaunchFailure, "unspecified launch failure"),
+    ENTRY(cudaErrorCooperativeLaunchTooLarge, "too many blocks in cooperative launch"),
     ENTRY(cudaErrorNotSupported, "operation not supported"),
     ENTRY(cudaErrorInvalidClusterSize, "misconfigured cluster size"),
     ENTRY(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"),

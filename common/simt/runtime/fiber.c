@@ -24,6 +24,11 @@ static char *stack_top(const Worker *worker, int index) {
   return slot_of(worker, index) + SIMT_SLOT_BYTES - (size_t)index % 64 * 64;
 }
 
+/** There are not enough mappings for the stacks of a large cooperative launch. */
+static bool is_guarded(const Worker *worker) {
+  return worker->number < GUARDED_WORKERS;
+}
+
 static bool reserve_slots(Worker *worker) {
   const size_t size = (MAX_THREADS + 1) * SIMT_SLOT_BYTES; /* one more, for alignment */
   char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE,
@@ -35,6 +40,7 @@ static bool reserve_slots(Worker *worker) {
   char *end = slots + MAX_THREADS * SIMT_SLOT_BYTES;
   munmap(end, (size_t)(memory + size - end));
   worker->slots = slots;
+  if (!is_guarded(worker)) madvise(slots, MAX_THREADS * SIMT_SLOT_BYTES, MADV_NOHUGEPAGE);
   return true;
 }
 
@@ -44,7 +50,8 @@ bool simt_fibers_create(Worker *worker, int count) {
   for (; worker->fiber_count < count; worker->fiber_count++) {
     char *slot = slot_of(worker, worker->fiber_count);
     char *stack = slot + SIMT_SLOT_BYTES - STACK_BYTES;
-    if (mprotect(slot + page, (size_t)(stack - slot) - page, PROT_NONE) != 0) return false;
+    const size_t gap = (size_t)(stack - slot) - page;
+    if (is_guarded(worker) && mprotect(slot + page, gap, PROT_NONE) != 0) return false;
     memset(stack_top(worker, worker->fiber_count) - FILLED_BYTES, 0xff, FILLED_BYTES);
   }
   return true;

@@ -39,20 +39,25 @@ typedef struct Mbarrier {
   const void *brought_by; /* the call site of the latest of these */
 } Mbarrier;
 
-/** Blocks that run together. Each has a worker of its own, because shared memory is the memory of
- * an OS thread; of these workers only the one whose turn it is runs. A block's turn ends when all
- * its threads wait. */
 typedef struct Cluster {
-  Worker *members[MAX_CLUSTER]; /* by rank */
+  Worker *const *members; /* by rank */
   unsigned size;
-  sem_t turn[MAX_CLUSTER], joined;
-  uint64_t number;                  /* in the order in which clusters are taken */
-  uint64_t random;                  /* chooses whose turn comes */
-  bool over;                        /* no more clusters */
-  bool failed;                      /* a block has: the others are abandoned */
-  unsigned begun, live;             /* bit r: the block of rank r has begun, has not ended */
   unsigned threads, arrived, phase; /* of its barrier; threads: that have not exited */
 } Cluster;
+
+/** Blocks that may wait for each other: a cluster, or all of a cooperative launch. Each has a
+ * worker of its own, because shared memory is the memory of an OS thread; of these workers only the
+ * one whose turn it is runs. A block's turn ends when all its threads wait. */
+typedef struct Team {
+  Worker *const *members; /* by place */
+  Cluster *clusters;      /* of these blocks */
+  unsigned size, live;    /* live: blocks that have not ended */
+  sem_t joined;
+  uint64_t number; /* in the order in which teams are taken */
+  uint64_t random; /* chooses whose turn comes */
+  bool over;       /* no more teams */
+  bool failed;     /* a block has: the others are abandoned */
+} Team;
 
 typedef struct NamedBarrier {
   unsigned threads, arrived; /* 0: nobody has arrived */
@@ -156,23 +161,23 @@ __attribute__((noreturn, format(printf, 2, 3))) void simt_complain(const void *c
 
 /* --- turns.c */
 
-/** Makes a cluster of these workers; a cluster of one needs no turns. */
-void simt_cluster_begin(Cluster *cluster, Worker *const *members, unsigned size);
-void simt_cluster_end(Cluster *cluster);
-/** Each worker calls it when it is ready to run blocks; that of rank 0 waits for all others. */
-void simt_cluster_join(Cluster *cluster, unsigned rank);
-/** Lets the workers run the blocks of the next cluster; called by that of rank 0, whose turn it
- * is. Returns when it is its turn again. */
-void simt_cluster_start(Cluster *cluster, unsigned block_threads);
-/** The worker's turn comes; false: there are no more clusters. */
-bool simt_cluster_await(Cluster *cluster, unsigned rank);
-/** No more clusters: lets the other workers go. */
-void simt_cluster_close(Cluster *cluster);
-/** The worker's block has ended. Returns, to rank 0, when all have. */
-void simt_cluster_leave(Worker *worker, bool failed);
+/** Makes a team of these workers; a team of one needs no turns. */
+void simt_team_begin(Team *team, Worker *const *members, unsigned size, unsigned cluster_size);
+void simt_team_end(Team *team);
+/** Each worker calls it when it is ready to run blocks; that at place 0 waits for all others. */
+void simt_team_join(Team *team, unsigned place);
+/** Lets the workers run the blocks of the next team; called by that at place 0, whose turn it is.
+ * Returns when it is its turn again. */
+void simt_team_start(Team *team, unsigned block_threads);
+/** The worker's turn comes; false: there are no more teams. */
+bool simt_team_await(Worker *worker);
+/** No more teams: lets the other workers go. */
+void simt_team_close(Team *team);
+/** The worker's block has ended. Returns, to place 0, when all have. */
+void simt_team_leave(Worker *worker, bool failed);
 
-/** Lets other blocks of the cluster run, until this one's turn comes again; false: none can. */
-bool simt_cluster_turn(Worker *worker);
+/** Lets other blocks of the team run, until this one's turn comes again; false: none can. */
+bool simt_team_turn(Worker *worker);
 
 /* --- scheduler.c */
 

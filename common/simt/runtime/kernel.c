@@ -116,9 +116,29 @@ static bool is_no_cluster(const Launch *launch, char *why) {
     return true;
   }
   const uint64_t size = (uint64_t)own.x * own.y * own.z;
+  if (launch->cooperative && size > 1) {
+    snprintf(why, WHY_BYTES, "cooperative launch in clusters: not on the CPU backend");
+    return true;
+  }
   if (size <= MAX_CLUSTER) return false;
   snprintf(why, WHY_BYTES, "clusters of %u x %u x %u blocks: %llu in all, at most %d", own.x, own.y,
            own.z, (unsigned long long)size, MAX_CLUSTER);
+  return true;
+}
+
+/** Blocks that wait for each other must all fit into the device. */
+static bool is_too_large(const Launch *launch, char *why) {
+  if (!launch->cooperative) return false;
+  const dim3 grid = launch->grid, block = launch->block;
+  const uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
+  int most;
+  cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+      &most, launch->kernel, (int)(block.x * block.y * block.z), launch->dynamic_shared_bytes);
+  most *= simt_settings()->multiprocessors;
+  if (most > MAX_WORKERS) most = MAX_WORKERS;
+  if (blocks <= (uint64_t)most) return false;
+  snprintf(why, WHY_BYTES, "cooperative launch of %llu blocks: at most %d run at the same time",
+           (unsigned long long)blocks, most);
   return true;
 }
 
@@ -155,6 +175,9 @@ cudaError_t simt_check_launch(const Launch *launch) {
   if (has_too_many_threads(launch->block, most_threads(&kernel), why) ||
       has_too_much_shared(&kernel, launch->dynamic_shared_bytes, why)) {
     return refuse(launch->kernel, why, cudaErrorInvalidValue);
+  }
+  if (is_too_large(launch, why)) {
+    return refuse(launch->kernel, why, cudaErrorCooperativeLaunchTooLarge);
   }
   return cudaSuccess;
 }

@@ -1,6 +1,6 @@
 /*
  * Launches. OS threads, which the first launch starts, take one block at a time or, in groups, one
- * cluster. The launching thread takes blocks too: it may finish a small grid before the others have
+ * team. The launching thread takes blocks too: it may finish a small grid before the others have
  * woken up.
  */
 #include <stdlib.h>
@@ -50,33 +50,32 @@ static uint64_t greatest_common_divisor(uint64_t a, uint64_t b) {
   return a;
 }
 
-/** Clusters follow each other at a fixed stride, modulo their count; a coprime stride visits all.
- */
+/** Teams follow each other at a fixed stride, modulo their count; a coprime stride visits all. */
 static void choose_order(Launch *launch, const Settings *settings) {
-  const uint64_t count = launch->cluster_count;
-  launch->cluster_stride = 1;
+  const uint64_t count = launch->team_count;
+  launch->team_stride = 1;
   if (settings->order == REVERSE) {
-    launch->cluster_stride = count - 1 + (count == 1);
-    launch->first_cluster = count - 1;
+    launch->team_stride = count - 1 + (count == 1);
+    launch->first_team = count - 1;
   } else if (settings->order == RANDOM) {
     uint64_t random = hash(settings->seed ^ hash(launch->ordinal));
-    launch->first_cluster = random % count;
+    launch->first_team = random % count;
     do {
       random = hash(random);
-      launch->cluster_stride = 1 + random % count;
-    } while (greatest_common_divisor(launch->cluster_stride, count) != 1);
+      launch->team_stride = 1 + random % count;
+    } while (greatest_common_divisor(launch->team_stride, count) != 1);
   }
 }
 
-/** The index of the block of this rank in the n-th cluster that is taken. */
-static uint3 block_index(const Launch *launch, uint64_t n, unsigned rank) {
-  const unsigned __int128 steps = (unsigned __int128)n * launch->cluster_stride;
-  const uint64_t i = (uint64_t)((steps + launch->first_cluster) % launch->cluster_count);
-  const dim3 size = launch->cluster;
+/** The index of the block at this place of the n-th team that is taken. */
+static uint3 block_index(const Launch *launch, uint64_t n, unsigned place) {
+  const unsigned __int128 steps = (unsigned __int128)n * launch->team_stride;
+  const uint64_t i = (uint64_t)((steps + launch->first_team) % launch->team_count);
+  const dim3 size = launch->cooperative ? launch->grid : launch->cluster;
   const uint64_t x = launch->grid.x / size.x, y = launch->grid.y / size.y;
-  return (uint3){(unsigned)(i % x) * size.x + rank % size.x,
-                 (unsigned)(i / x % y) * size.y + rank / size.x % size.y,
-                 (unsigned)(i / x / y) * size.z + rank / size.x / size.y};
+  return (uint3){(unsigned)(i % x) * size.x + place % size.x,
+                 (unsigned)(i / x % y) * size.y + place / size.x % size.y,
+                 (unsigned)(i / x / y) * size.z + place / size.x / size.y};
 }
 
 static void add_counters(SimtCounters *sum, const SimtCounters *other) {
@@ -85,26 +84,25 @@ static void add_counters(SimtCounters *sum, const SimtCounters *other) {
   for (size_t i = 0; i < sizeof *sum / sizeof *sums; i++) sums[i] += others[i];
 }
 
-/** Takes the next cluster, and lets the workers of the group run its blocks; false: there is none.
- */
-static bool start_cluster(Cluster *cluster, Launch *launch) {
+/** Takes the next team, and lets the workers of the group run its blocks; false: there is none. */
+static bool start_team(Team *team, Launch *launch) {
   const dim3 block = launch->block;
-  cluster->number = launch->cluster_count;
-  if (!atomic_load(&launch->failed)) cluster->number = atomic_fetch_add(&launch->next_cluster, 1);
-  if (cluster->number >= launch->cluster_count) {
-    simt_cluster_close(cluster);
+  team->number = launch->team_count;
+  if (!atomic_load(&launch->failed)) team->number = atomic_fetch_add(&launch->next_team, 1);
+  if (team->number >= launch->team_count) {
+    simt_team_close(team);
     return false;
   }
-  cluster->random = hash(simt_settings()->seed ^ hash(launch->ordinal ^ hash(cluster->number)));
-  simt_cluster_start(cluster, block.x * block.y * block.z);
+  team->random = hash(simt_settings()->seed ^ hash(launch->ordinal ^ hash(team->number)));
+  simt_team_start(team, block.x * block.y * block.z);
   return true;
 }
 
-/** Runs the worker's block of the cluster; returns whether it failed. */
+/** Runs the worker's block of the team; returns whether it failed. */
 static bool run_block(Worker *worker, Launch *launch, uint64_t n) {
   const Settings *settings = simt_settings();
   const dim3 block = launch->block;
-  worker->block.index = block_index(launch, n, worker->rank);
+  worker->block.index = block_index(launch, n, worker->place);
   /* Not 0: the generator would only return 0. */
   const uint64_t number = simt_block_number(worker);
   worker->random_state = hash(settings->seed ^ hash(launch->ordinal ^ hash(number))) | 1;
@@ -130,8 +128,8 @@ static bool run_block(Worker *worker, Launch *launch, uint64_t n) {
 static void run_blocks(Worker *worker, Launch *launch) {
   const Settings *settings = simt_settings();
   const unsigned threads = launch->block.x * launch->block.y * launch->block.z;
-  Cluster *cluster = worker->cluster;
-  const bool leads = worker->rank == 0;
+  Team *team = worker->team;
+  const bool leads = worker->place == 0;
   simt_worker = worker;
   worker->shared = smem;
   worker->launch = launch;
@@ -148,17 +146,18 @@ static void run_blocks(Worker *worker, Launch *launch) {
     }
   }
   memset(worker->kept_changes, 0, sizeof worker->kept_changes);
-  if (simt_observer != NULL && cluster->size > 1) { /* other blocks may access its memory first */
+  if (simt_observer != NULL &&
+      worker->cluster->size > 1) { /* other blocks may access its memory first */
     simt_observer->worker_begins(worker);
     begun = true;
   }
-  simt_cluster_join(cluster, worker->rank);
+  simt_team_join(team, worker->place);
   launch->running += leads;
-  while (leads ? start_cluster(cluster, launch) : simt_cluster_await(cluster, worker->rank)) {
+  while (leads ? start_team(team, launch) : simt_team_await(worker)) {
     if (simt_observer != NULL && !begun) simt_observer->worker_begins(worker);
     begun = true;
-    const bool failed = cluster->failed || run_block(worker, launch, cluster->number);
-    simt_cluster_leave(worker, failed);
+    const bool failed = team->failed || run_block(worker, launch, team->number);
+    simt_team_leave(worker, failed);
   }
   launch->running -= leads;
   if (simt_observer != NULL && begun) simt_observer->worker_ended();
@@ -184,7 +183,7 @@ static void *serve(void *argument) {
     if (pool.stop) break;
     Launch *launch = pool.launch;
     last_ordinal = launch->ordinal;
-    if (worker->number >= launch->groups * (int)launch->cluster_size) continue;
+    if (worker->number >= launch->groups * (int)launch->team_size) continue;
     launch->workers_joined++;
     pool.busy++;
     pthread_cond_signal(&pool.done);
@@ -248,7 +247,7 @@ __attribute__((destructor)) static void stop_at_exit(void) {
 
 /** Wakes as many OS threads as can help; all, if some of those that wait must not. */
 static void call_helpers(const Launch *launch) {
-  const int workers = launch->groups * (int)launch->cluster_size;
+  const int workers = launch->groups * (int)launch->team_size;
   if (workers <= pool.thread_count) pthread_cond_broadcast(&pool.work);
   const uint64_t helpers = launch->block_count - 1;
   for (uint64_t i = 0; i < helpers && i < (uint64_t)pool.thread_count; i++) {
@@ -266,8 +265,8 @@ static void run_grid(Launch *launch) {
   run_blocks(pool.workers[0], launch);
 
   pthread_mutex_lock(&pool.lock);
-  /* The workers of a cluster wait for each other. */
-  const int members = launch->cluster_size > 1 ? launch->groups * (int)launch->cluster_size : 1;
+  /* The workers of a team wait for each other. */
+  const int members = launch->team_size > 1 ? launch->groups * (int)launch->team_size : 1;
   while (launch->workers_joined < members - 1) pthread_cond_wait(&pool.done, &pool.lock);
   pool.launch = NULL;
   while (pool.busy > 0) pthread_cond_wait(&pool.done, &pool.lock);
@@ -313,23 +312,26 @@ dim3 gridDim, blockDim;
 /** Starts as many groups of workers as SIMT_THREADS and the grid allow, at least one: in each, one
  * worker runs at a time. */
 static bool make_groups(Launch *launch, const Settings *settings) {
-  const int size = (int)launch->cluster_size;
+  const int size = (int)launch->team_size;
   int groups = settings->workers;
-  if (groups > MAX_WORKERS / size) groups = MAX_WORKERS / size;
-  if (size > 1 && (uint64_t)groups > launch->cluster_count) groups = (int)launch->cluster_count;
+  if (groups > GUARDED_WORKERS / size) groups = GUARDED_WORKERS / size;
+  if (groups == 0) groups = 1; /* a large cooperative launch */
+  if (size > 1 && (uint64_t)groups > launch->team_count) groups = (int)launch->team_count;
   start_workers(groups * size);
   if (groups > (pool.thread_count + 1) / size) groups = (pool.thread_count + 1) / size;
   launch->groups = groups;
-  launch->clusters = simt_zeroed((size_t)groups + (groups == 0), sizeof *launch->clusters);
+  launch->teams = simt_zeroed((size_t)groups + (groups == 0), sizeof *launch->teams);
+  const dim3 cluster = launch->cluster;
   for (int i = 0; i < groups; i++) {
-    simt_cluster_begin(&launch->clusters[i], &pool.workers[i * size], (unsigned)size);
+    simt_team_begin(&launch->teams[i], &pool.workers[i * size], (unsigned)size,
+                    cluster.x * cluster.y * cluster.z);
   }
   return groups > 0;
 }
 
 static void end_groups(Launch *launch) {
-  for (int i = 0; i < launch->groups; i++) simt_cluster_end(&launch->clusters[i]);
-  free(launch->clusters);
+  for (int i = 0; i < launch->groups; i++) simt_team_end(&launch->teams[i]);
+  free(launch->teams);
 }
 
 static void run_launch(Launch *launch, const Settings *settings) {
@@ -339,12 +341,14 @@ static void run_launch(Launch *launch, const Settings *settings) {
   launch->ordinal = ++pool.launches;
   launch->workers = pool.workers;
   launch->block_count = (uint64_t)launch->grid.x * launch->grid.y * launch->grid.z;
-  launch->cluster_size = launch->cluster.x * launch->cluster.y * launch->cluster.z;
-  launch->cluster_count = launch->block_count / launch->cluster_size;
+  launch->team_size = launch->cluster.x * launch->cluster.y * launch->cluster.z;
+  if (launch->cooperative) launch->team_size = (unsigned)launch->block_count;
+  launch->team_count = launch->block_count / launch->team_size;
   choose_order(launch, settings);
   if (!make_groups(launch, settings)) {
-    fprintf(stderr, "simt: no OS threads for a cluster of %u blocks\n", launch->cluster_size);
-    free(launch->clusters);
+    fprintf(stderr, "simt: no OS threads for %u blocks that may wait for each other\n",
+            launch->team_size);
+    free(launch->teams);
     simt_set_sticky_error(cudaErrorLaunchOutOfResources);
     return;
   }

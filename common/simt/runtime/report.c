@@ -297,7 +297,7 @@ static void report_instruction(const Worker *worker, const char *what, const cha
 /** Those of the other blocks of its cluster, which it may wait for. */
 static void print_other_waits(const Worker *worker) {
   char block[48];
-  for (unsigned rank = 0; rank < worker->launch->cluster_size; rank++) {
+  for (unsigned rank = 0; rank < worker->cluster->size; rank++) {
     const Worker *other = worker->cluster->members[rank];
     if (other == worker) continue;
     if (other->live_threads > 0) {

@@ -10,7 +10,8 @@
  * - arithmetic.c   rounding modes; hints.c: what may explain a wrong result
  * - mbarrier.c, tensor_copy.c, wgmma.c, wgmma_math.c   those of compute capability 9.0: hopper.h
  * - launch.c     the grid, and the OS threads that take blocks from it; watch.c: its time limit
- * - turns.c      the turns of the blocks of a cluster; cluster.c: its barrier: hopper.h
+ * - turns.c      the turns of blocks that may wait for each other; cluster.c: the barrier of a
+ *                cluster: hopper.h
  * - fault.c      signals that kernels cause; alignment.c: misaligned accesses, which cause none
  * - report.c     error reports; source_line.c: file and line of an instruction
  * - api.c, event.c, errors.c     CUDA's own interface
@@ -22,6 +23,7 @@
 #define SIMT_RUNTIME_H
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <simt.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -33,9 +35,11 @@ enum {
   WARP_SIZE = 32,
   MAX_THREADS = 1024, /* in a block */
   MAX_WARPS = MAX_THREADS / WARP_SIZE,
-  /* Linux allows a program 65530 mappings: each worker takes 2 * MAX_THREADS, each allocation 2. */
-  MAX_WORKERS = 16,
-  MAX_CLUSTER = 8, /* blocks: the portable limit */
+  /* Linux allows a program 65530 mappings: a worker with guarded stacks takes 2 * MAX_THREADS, each
+     allocation 2. */
+  GUARDED_WORKERS = 16,
+  MAX_WORKERS = 256, /* blocks of a cooperative launch */
+  MAX_CLUSTER = 8,   /* blocks: the portable limit */
   MAX_ALLOCATIONS = 15000,
   MAX_SHARED_BYTES = 227 << 10,
   COPY_BYTES = 16,        /* of a cp.async, and of a row of ldmatrix */
@@ -90,16 +94,17 @@ typedef struct Launch {
   void *arguments;
   size_t arguments_bytes;
   dim3 grid, block;
-  dim3 cluster; /* in blocks; 0: as the kernel was declared */
+  dim3 cluster;     /* in blocks; 0: as the kernel was declared */
+  bool cooperative; /* all blocks may wait for each other */
   size_t dynamic_shared_bytes;
   uint64_t ordinal; /* 1 for the program's first launch */
   uint64_t block_count;
-  unsigned cluster_size;  /* in blocks */
-  uint64_t cluster_count; /* of clusters, which are taken as a whole: most have one block */
-  uint64_t cluster_stride, first_cluster; /* their order */
-  _Atomic uint64_t next_cluster, blocks_done;
-  int groups, workers_joined; /* a group of cluster_size workers runs a cluster; of all groups */
-  struct Cluster *clusters;   /* one for each group */
+  unsigned team_size;               /* in blocks */
+  uint64_t team_count;              /* of teams, which are taken as a whole: most have one block */
+  uint64_t team_stride, first_team; /* their order */
+  _Atomic uint64_t next_team, blocks_done;
+  int groups, workers_joined; /* a group of team_size workers runs a team; of all groups */
+  struct Team *teams;         /* one for each group */
   atomic_bool failed;         /* no more blocks are started; the first failure is reported */
   atomic_bool timed_out;
   cudaError_t error;
@@ -143,7 +148,7 @@ typedef enum Outcome {
   WRONG_CALL, /* Worker.complaint says what is wrong */
   FAULTED,
   TIMED_OUT,
-  ABANDONED /* since another block of its cluster has failed */
+  ABANDONED /* since another block of its team has failed */
 } Outcome;
 
 /** What a waiting thread waits for. */
@@ -230,8 +235,11 @@ struct Worker {
   bool in_kernel;
 
   int number;              /* of this worker */
-  struct Cluster *cluster; /* in which it runs blocks of this rank */
-  unsigned rank;
+  struct Team *team;       /* in which it runs blocks at this place */
+  struct Cluster *cluster; /* in which they have this rank */
+  unsigned place, rank;
+  sem_t turn;
+  bool begun, live;                 /* its block has begun, has not ended */
   unsigned char *shared;            /* smem of its OS thread */
   struct LabWorker *lab;            /* of the observer */
   unsigned arrived_at[MAX_THREADS]; /* 1 + the phase of the cluster's barrier; 0: it has waited */

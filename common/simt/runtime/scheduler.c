@@ -134,13 +134,14 @@ static Outcome why_stuck(const Worker *w) {
 }
 
 bool simt_let_others_run(Worker *w) {
-  if (!simt_cluster_turn(w)) return false;
-  if (w->cluster->failed) simt_end_block(ABANDONED, &w->waits[w->running]);
+  if (!simt_team_turn(w)) return false;
+  if (w->team->failed) simt_end_block(ABANDONED, &w->waits[w->running]);
   return true;
 }
 
 static void run_others(Worker *w, Preference preference) {
   while (w->ready_warps == 0) {
+    if (w->cluster->size == 1 && w->land_next(w)) continue; /* only this block waits for copies */
     if (simt_let_others_run(w)) continue;
     if (!w->land_next(w)) end_block(w, why_stuck(w));
   }

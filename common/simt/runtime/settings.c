@@ -31,7 +31,7 @@ static bool parse_number(const char *text, unsigned long long *number, const cha
 static int default_workers(void) {
   cpu_set_t cpus;
   const int count = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
-  return count < MAX_WORKERS ? count : MAX_WORKERS;
+  return count < GUARDED_WORKERS ? count : GUARDED_WORKERS;
 }
 
 /** A whole number from 1 to `most`. */
@@ -96,7 +96,7 @@ static bool read_warps_complete_alone(void) {
 
 void simt_read_settings(void) {
   settings.workers =
-      read_count("SIMT_THREADS", default_workers(), MAX_WORKERS, "a whole number from 1 to 16");
+      read_count("SIMT_THREADS", default_workers(), GUARDED_WORKERS, "a whole number from 1 to 16");
   settings.multiprocessors = read_count("SIMT_SMS", DEFAULT_MULTIPROCESSORS, MAX_MULTIPROCESSORS,
                                         "a whole number from 1 to 1024");
   settings.order = read_order(&settings.seed);

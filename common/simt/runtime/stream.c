@@ -187,7 +187,7 @@ static void put_launch(const Launch *launch, cudaStream_t stream) {
   memcpy(o->launch.arguments, launch->arguments, launch->arguments_bytes);
 }
 
-void simt_launch(const void *kernel, dim3 grid, dim3 block, const dim3 *cluster,
+void simt_launch(const void *kernel, dim3 grid, dim3 block, const dim3 *cluster, bool cooperative,
                  size_t dynamic_shared_bytes, cudaStream_t stream, void (*entry)(void *arguments),
                  void *arguments, size_t arguments_bytes) {
   Launch launch = {
@@ -198,6 +198,7 @@ void simt_launch(const void *kernel, dim3 grid, dim3 block, const dim3 *cluster,
       .grid = grid,
       .block = block,
       .cluster = cluster != NULL ? *cluster : simt_declaration(kernel).cluster,
+      .cooperative = cooperative,
       .dynamic_shared_bytes = dynamic_shared_bytes,
   };
   if (simt_worker != NULL) { /* it would wait for the launch that it belongs to */

@@ -1,7 +1,8 @@
 /*
- * The turns of the blocks of a cluster: one runs at a time, until all its threads wait.
+ * The turns of the blocks of a team: one runs at a time, until all its threads wait.
  */
 #include <errno.h>
+#include <stdlib.h>
 
 #include "hopper.h"
 
@@ -9,91 +10,103 @@ static void await(sem_t *semaphore) {
   while (sem_wait(semaphore) != 0 && errno == EINTR) continue;
 }
 
-void simt_cluster_begin(Cluster *cluster, Worker *const *members, unsigned size) {
-  *cluster = (Cluster){.size = size};
-  sem_init(&cluster->joined, 0, 0);
-  for (unsigned rank = 0; rank < size; rank++) {
-    sem_init(&cluster->turn[rank], 0, 0);
-    cluster->members[rank] = members[rank];
-    members[rank]->cluster = cluster;
-    members[rank]->rank = rank;
+void simt_team_begin(Team *team, Worker *const *members, unsigned size, unsigned cluster_size) {
+  *team = (Team){.members = members,
+                 .size = size,
+                 .clusters = simt_zeroed(size / cluster_size, sizeof *team->clusters)};
+  sem_init(&team->joined, 0, 0);
+  for (unsigned place = 0; place < size; place++) {
+    Worker *worker = members[place];
+    sem_init(&worker->turn, 0, 0);
+    worker->team = team;
+    worker->place = place;
+    worker->rank = place % cluster_size;
+    worker->cluster = &team->clusters[place / cluster_size];
+    *worker->cluster = (Cluster){.members = &members[place - worker->rank], .size = cluster_size};
   }
 }
 
-void simt_cluster_end(Cluster *cluster) {
-  sem_destroy(&cluster->joined);
-  for (unsigned rank = 0; rank < cluster->size; rank++) sem_destroy(&cluster->turn[rank]);
+void simt_team_end(Team *team) {
+  sem_destroy(&team->joined);
+  for (unsigned place = 0; place < team->size; place++) sem_destroy(&team->members[place]->turn);
+  free(team->clusters);
 }
 
-void simt_cluster_join(Cluster *cluster, unsigned rank) {
-  if (rank != 0) sem_post(&cluster->joined);
-  for (unsigned i = 1; rank == 0 && i < cluster->size; i++) await(&cluster->joined);
+void simt_team_join(Team *team, unsigned place) {
+  if (place != 0) sem_post(&team->joined);
+  for (unsigned i = 1; place == 0 && i < team->size; i++) await(&team->joined);
 }
 
-static bool can_run(const Cluster *cluster, unsigned rank) {
-  const unsigned bit = 1u << rank;
-  if ((cluster->live & bit) == 0) return false;
-  return cluster->failed || (cluster->begun & bit) == 0 || cluster->members[rank]->ready_warps != 0;
+static bool can_run(const Team *team, unsigned place) {
+  const Worker *worker = team->members[place];
+  return worker->live && (team->failed || !worker->begun || worker->ready_warps != 0);
 }
 
-/** The first block other than `rank` that can run, in the order of SIMT_ORDER; -1: none. */
-static int next_to_run(Cluster *cluster, unsigned rank) {
-  const unsigned size = cluster->size;
-  const Worker *worker = cluster->members[rank];
+/** The first block other than the one at `place` that can run, in the order of SIMT_ORDER; NULL:
+ * none. */
+static Worker *next_to_run(Team *team, unsigned place) {
+  const unsigned size = team->size;
+  const Worker *worker = team->members[place];
   const bool down = worker->order == REVERSE;
-  const unsigned skipped = worker->order == RANDOM ? (unsigned)(cluster->random >> 32) % size : 0;
-  cluster->random = cluster->random * 0x5851f42d4c957f2d + 1;
+  const unsigned skipped = worker->order == RANDOM ? (unsigned)(team->random >> 32) % size : 0;
+  team->random = team->random * 0x5851f42d4c957f2d + 1;
   for (unsigned i = 0; i < size; i++) {
     const unsigned step = (i + skipped) % size;
-    const unsigned other = (rank + (down ? size - 1 - step : 1 + step)) % size;
-    if (other != rank && can_run(cluster, other)) return (int)other;
+    const unsigned other = (place + (down ? size - 1 - step : 1 + step)) % size;
+    if (other != place && can_run(team, other)) return team->members[other];
   }
-  return -1;
+  return NULL;
 }
 
-bool simt_cluster_turn(Worker *worker) {
-  Cluster *cluster = worker->cluster;
-  if (cluster->size == 1) return false;
-  const int next = next_to_run(cluster, worker->rank);
-  if (next < 0) return false;
-  sem_post(&cluster->turn[next]);
-  await(&cluster->turn[worker->rank]);
+bool simt_team_turn(Worker *worker) {
+  Team *team = worker->team;
+  if (team->size == 1) return false;
+  Worker *next = next_to_run(team, worker->place);
+  if (next == NULL) return false;
+  sem_post(&next->turn);
+  await(&worker->turn);
   return true;
 }
 
-void simt_cluster_start(Cluster *cluster, unsigned block_threads) {
-  const Worker *worker = cluster->members[0];
-  cluster->live = (1u << cluster->size) - 1;
-  cluster->failed = false;
-  cluster->begun = cluster->arrived = cluster->phase = 0;
-  cluster->threads = cluster->size * block_threads;
-  if (cluster->size == 1 || worker->order == FORWARD) return;
-  const int first = next_to_run(cluster, 0);
-  sem_post(&cluster->turn[first]);
-  await(&cluster->turn[0]);
+void simt_team_start(Team *team, unsigned block_threads) {
+  Worker *worker = team->members[0];
+  team->live = team->size;
+  team->failed = false;
+  for (unsigned place = 0; place < team->size; place++) {
+    Worker *member = team->members[place];
+    Cluster *cluster = member->cluster;
+    member->live = true;
+    member->begun = false;
+    cluster->arrived = cluster->phase = 0;
+    cluster->threads = cluster->size * block_threads;
+  }
+  if (team->size == 1 || worker->order == FORWARD) return;
+  sem_post(&next_to_run(team, 0)->turn);
+  await(&worker->turn);
 }
 
-bool simt_cluster_await(Cluster *cluster, unsigned rank) {
-  await(&cluster->turn[rank]);
-  return !cluster->over;
+bool simt_team_await(Worker *worker) {
+  await(&worker->turn);
+  return !worker->team->over;
 }
 
-void simt_cluster_close(Cluster *cluster) {
-  cluster->over = true;
-  for (unsigned rank = 1; rank < cluster->size; rank++) sem_post(&cluster->turn[rank]);
+void simt_team_close(Team *team) {
+  team->over = true;
+  for (unsigned place = 1; place < team->size; place++) sem_post(&team->members[place]->turn);
 }
 
-void simt_cluster_leave(Worker *worker, bool failed) {
-  Cluster *cluster = worker->cluster;
-  const unsigned rank = worker->rank;
-  cluster->live &= ~(1u << rank);
-  cluster->failed |= failed;
-  if (cluster->live != 0) {
+void simt_team_leave(Worker *worker, bool failed) {
+  Team *team = worker->team;
+  const unsigned place = worker->place;
+  worker->live = false;
+  team->failed |= failed;
+  if (--team->live != 0) {
+    Worker *next = next_to_run(team, place);
     /* If none can run, the one whose turn it is finds out what is to be done. */
-    const int next = next_to_run(cluster, rank);
-    sem_post(&cluster->turn[next >= 0 ? next : __builtin_ctz(cluster->live)]);
-    if (rank == 0) await(&cluster->turn[0]);
-  } else if (rank != 0) {
-    sem_post(&cluster->turn[0]);
+    for (unsigned i = 0; next == NULL; i++) next = team->members[i]->live ? team->members[i] : NULL;
+    sem_post(&next->turn);
+    if (place == 0) await(&worker->turn);
+  } else if (place != 0) {
+    sem_post(&team->members[0]->turn);
   }
 }

@@ -1,6 +1,6 @@
 /** @file Schedules of equal shares on 132 multiprocessors: every tile is in one share, and
- * every row that blocks send each other has a message of its own. The CPU backend runs no more than
- * eight blocks that wait for each other, so the tests of the steps have four or eight. */
+ * every row that blocks send each other has a message of its own. The tests of the steps have few
+ * blocks, to be fast. */
 #include <random>
 
 #include "../tests/unit/simt/simt_testing.h"
