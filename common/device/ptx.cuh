@@ -368,10 +368,9 @@ __device__ __forceinline__ void store_relaxed(float4 *global, float4 value) {
                "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
                : "memory");
 #else
-  simt_store_relaxed_32(&global->x, __float_as_uint(value.x));
-  simt_store_relaxed_32(&global->y, __float_as_uint(value.y));
-  simt_store_relaxed_32(&global->z, __float_as_uint(value.z));
-  simt_store_relaxed_32(&global->w, __float_as_uint(value.w));
+  const uint32_t words[] = {__float_as_uint(value.x), __float_as_uint(value.y),
+                            __float_as_uint(value.z), __float_as_uint(value.w)};
+  simt_store_relaxed_128(global, words);
 #endif
 }
 

@@ -106,6 +106,8 @@ def count_source(rows: list[dict]) -> Counter:
             counts["empty_copies"] += executed - copying
             if not (executed := copying):
                 continue
+        if opcode == "BAR" and words[0].startswith("@"):  # of a warp, all lanes wait, or none
+            executed = int(row["Predicated-On Thread Instructions Executed"]) // 32
         if opcode in ("LDL", "STL") and int(row["Predicated-On Thread Instructions Executed"]) == 0:
             counts["empty_local_accesses"] += executed
         if opcode in MEMORY:

@@ -240,9 +240,9 @@ uint64_t simt_compare_and_swap_64(void *address, uint64_t expected, uint64_t des
 /** Atomic loads and stores of 4 bytes: ld.acquire, st.release. */
 uint32_t simt_load_acquire_32(const void *address);
 void simt_store_release_32(void *address, uint32_t value);
-/** The same for ld.relaxed and st.relaxed, which order nothing. */
+/** The same for ld.relaxed and st.relaxed, which order nothing; each of four words by itself. */
 uint32_t simt_load_relaxed_32(const void *address);
-void simt_store_relaxed_32(void *address, uint32_t value);
+void simt_store_relaxed_128(void *address, const uint32_t words[4]);
 
 /** Reduces the values of all lanes in `mask`; `operation` must not be an exchange. */
 unsigned simt_reduce(SimtAtomic operation, unsigned mask, unsigned value);

@@ -253,7 +253,7 @@ static void atomic(void *address, unsigned size, SimtAccess access, SimtOrder or
                   : access == SIMT_UPDATES     ? ATOMICALLY
                   : access == SIMT_ADDS_FLOATS ? ADDS_FLOATS
                                                : EXCHANGES;
-  lab_counts(&lab->sites, pc)->atomics++;
+  lab_counts(&lab->sites, pc)->atomics += access != SIMT_LOADS && access != SIMT_STORES;
   const bool global = simt_memory_is_global(address);
   if (global) lab->atomics = lab->talked = true;
   if (order != SIMT_RELAXED) lab->fences = true;
@@ -261,6 +261,13 @@ static void atomic(void *address, unsigned size, SimtAccess access, SimtOrder or
   lab_check_atomic(lab, (uintptr_t)address, size, use, pc);
   /* If there is no such memory, the atomic itself may end the block. */
   if (global && simt_memory_contains(address, size)) lab_begin_atomic(lab, address, access, order);
+}
+
+/** The loads that wait for it are not logged: there are as many as the wait takes. */
+static void words_stored(void *address, unsigned size, const void *call_site) {
+  LabWorker *lab = lab_worker;
+  if (!(lab->checks & LAB_TRAFFIC) || !simt_memory_is_global(address)) return;
+  lab_log(lab, LAB_GLOBAL_STORE, (uintptr_t)address, size, lab_pc(call_site), 0);
 }
 
 static void unset_used(const void *call_site) {
@@ -307,6 +314,7 @@ static const Observer observer = {
     .wgmma_done = lab_wgmma_done,
     .wgmma_fence = lab_wgmma_fence,
     .atomic = atomic,
+    .words_stored = words_stored,
     .atomic_done = lab_end_atomic,
     .fence = lab_fence,
     .unset_used = unset_used,

@@ -191,10 +191,21 @@ uint32_t simt_load_acquire_32(const void *address) {
   return value;
 }
 
+/** One store of a GPU; others may see only some of its words. */
+static void store_words(uint32_t *address, const uint32_t *words, unsigned count, SimtOrder order,
+                        const void *call_site) {
+  const unsigned bytes = count * sizeof *words;
+  simt_require_aligned(address, bytes, "address of an atomic", call_site);
+  if (simt_observer != NULL) simt_observer->words_stored(address, bytes, call_site);
+  for (unsigned i = 0; i < count; i++) {
+    begin_atomic(&address[i], sizeof *words, SIMT_STORES, order, call_site);
+    atomic_store((_Atomic uint32_t *)&address[i], words[i]);
+    end_atomic(&address[i], SIMT_STORES, true, true, order);
+  }
+}
+
 void simt_store_release_32(void *address, uint32_t value) {
-  begin_atomic(address, sizeof(uint32_t), SIMT_STORES, SIMT_RELEASE, __builtin_return_address(0));
-  atomic_store((_Atomic uint32_t *)address, value);
-  end_atomic(address, SIMT_STORES, true, true, SIMT_RELEASE);
+  store_words(address, &value, 1, SIMT_RELEASE, __builtin_return_address(0));
 }
 
 uint32_t simt_load_relaxed_32(const void *address) {
@@ -204,10 +215,8 @@ uint32_t simt_load_relaxed_32(const void *address) {
   return value;
 }
 
-void simt_store_relaxed_32(void *address, uint32_t value) {
-  begin_atomic(address, sizeof(uint32_t), SIMT_STORES, SIMT_RELAXED, __builtin_return_address(0));
-  atomic_store((_Atomic uint32_t *)address, value);
-  end_atomic(address, SIMT_STORES, true, true, SIMT_RELAXED);
+void simt_store_relaxed_128(void *address, const uint32_t words[4]) {
+  store_words(address, words, 4, SIMT_RELAXED, __builtin_return_address(0));
 }
 
 /** Loops that poll a flag often contain a fence, so it lets other threads run, as atomics do. */

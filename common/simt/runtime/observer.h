@@ -64,6 +64,7 @@ typedef struct Observer {
   /** Before an atomic is executed, and right after; `writes` is false for a failed comparison. */
   void (*atomic)(void *address, unsigned size, SimtAccess access, SimtOrder order,
                  const void *call_site);
+  void (*words_stored)(void *address, unsigned size, const void *call_site); /* by such a store */
   void (*atomic_done)(SimtAccess access, bool writes, SimtOrder order);
   void (*fence)(void);                       /* one that other blocks can observe */
   void (*unset_used)(const void *call_site); /* see simt_use_unset() */

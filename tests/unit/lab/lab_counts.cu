@@ -42,6 +42,21 @@ TEST(vectors_are_one_request) {
   assert_sectors(counts.global_store, 1, 16, 512, 512, 16);
 }
 
+__global__ void send_and_wait(float4 *messages, uint32_t *flag) {
+  store_relaxed(&messages[threadIdx.x], make_float4(1, 1, 1, 1));
+  while (load_relaxed(&messages[31 - threadIdx.x]).w == 0) continue;
+  if (threadIdx.x == 0) store_release(flag, 1);
+}
+
+/** Of atomic stores, as of others; but a number of loads that wait would say nothing. */
+TEST(messages_are_counted_and_waits_are_not) {
+  const LabCounts counts = counts_of([=] {
+    send_and_wait<<<1, 32>>>(named_zeros<float4>("messages", 32), named<uint32_t>("flag", 1));
+  });
+  assert_sectors(counts.global_store, 2, 17, 516, 516, 16);
+  assert_int_equal(counts.global_load.requests + counts.atomics, 0);
+}
+
 TEST(halves_share_sectors) {
   assert_sectors(counts_of([=] {
                    copy_strided<__half>
