@@ -338,6 +338,12 @@ DECODE = [
     "-b 2 -H 12 -G 2 --lengths 33,300 -d 128",
     "-b 8 -H 4 -G 2 --lengths 1-3 -d 64 --scale 4",  # rows whose scores are all far below 0
 ]
+# With as many multiprocessors as an H200 has: more parts of a row than a warp, or a team, receives at once.
+MANY_PARTS = [
+    "-b 1 -H 1 -k 9000 -d 64",
+    "-b 3 -H 8 -G 2 --lengths 5000,0,333 -d 64",
+    "-b 1 -H 8 -n 4 -k 1100 -d 64 -m window:1000",
+]
 DECODE_PAGES = [
     "-b 2 -H 4 -G 2 --lengths 16,49 -d 64 --page-size 16",
     "-b 3 -H 8 -G 2 --lengths 0,300,31 -d 64 --page-size 32",
@@ -468,6 +474,7 @@ def write_decode_cases(facts: dict, directory: Path) -> list[tuple[Path, dict[st
     runs = [({}, lines)]
     if facts["workspace_zero"] or len(facts["launches"]) == 1:  # blocks that wait for others, in another order
         runs += [({"SIMT_THREADS": "2", "SIMT_ORDER": f"random:{seed}"}, lines[8:11]) for seed in (1, 2)]
+        runs.append(({"SIMT_SMS": "132"}, MANY_PARTS))
     files = []
     for i, (environment, these) in enumerate(runs):
         path = directory / f"{facts['step']}_{i}.cases"

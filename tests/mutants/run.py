@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.lib.steps import facts, inherited, settings, source_of
+from tests.lib.steps import facts, inherited, source_of
 from tests.mutants import score
 from tests.mutants.cases import write_cases
 from tests.mutants.enumerate_mutants import Mutant, assigned_mutants, mutants_of, step_file, steps_of
@@ -28,7 +28,7 @@ from tests.mutants.workspace import HEAD_DIMS, DoesNotCompile, Tools, Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_COMPILING = "not compiling"
-WRAP = "-Wl,--wrap=cudaDeviceGetAttribute"  # as the Makefile links step_under_test.c
+WRAP = "-Wl,--wrap=cudaDeviceGetAttribute"  # as the Makefile links both
 
 
 def hash_of(content: bytes) -> str:
@@ -89,17 +89,11 @@ def verdict_on(
     try:
         program = workspace.link(workspace.build(step, mutant), tools.main)
         verdict = judge_all(program, runs)
-        if verdict.how == SURVIVED and (changes := settings(step, "mutants").get("also")):
-            program = workspace.link(workspace.build(step, mutant, changes=changes), tools.main)
-            verdict = judge_all(program, [(cases, {**environment, "SIMT_SMS": "8"}) for cases, environment in runs])
         if verdict.how != SURVIVED:
             return verdict
         target = workspace.build(step, mutant, called=True)
-        if source_of(step).kind == "decode":
-            program = workspace.link(target, tools.decode_under_test)
-        else:
-            program = workspace.link(target, tools.under_test, WRAP)
-        return judge_called(program, trials)
+        caller = tools.decode_under_test if source_of(step).kind == "decode" else tools.under_test
+        return judge_called(workspace.link(target, caller, WRAP), trials)
     except DoesNotCompile as error:
         return Verdict(NOT_COMPILING, str(error).partition("error: ")[2].partition("\n")[0])
 

@@ -13,9 +13,7 @@ from tests.mutants.enumerate_mutants import Mutant, step_file
 
 # Those of the problems of cases.py. A step with other ones says so in the section [mutants] of its
 # table, where it may also say that another type than fp16, or all, are compiled ("type"), and how it is
-# optimised; -Og is enough for kernels that run for milliseconds. "also" are texts and others in their
-# place, with which a survivor solves the same problems again with eight blocks at a time: what so few
-# would not reach.
+# optimised; -Og is enough for kernels that run for milliseconds.
 HEAD_DIMS = (64, 96)
 
 
@@ -56,11 +54,8 @@ class Workspace:
     def __init__(self, root: Path, directory: Path, tools: Tools) -> None:
         self.root, self.directory, self.tools = root, directory, tools
 
-    def build(
-        self, step: str, mutant: Mutant | None, called: bool = False, changes: Sequence[Sequence[str]] = ()
-    ) -> Path:
-        """The object of the step with this mutant, and with other texts for some; `called`: for
-        step_under_test.c."""
+    def build(self, step: str, mutant: Mutant | None, called: bool = False) -> Path:
+        """The object of the step with this mutant; `called`: for step_under_test.c."""
         shutil.rmtree(self.directory, ignore_errors=True)
         device = self.directory / "device"
         device.mkdir(parents=True)
@@ -71,8 +66,6 @@ class Workspace:
         elif mutant is not None:
             changed = mutant.applied((self.root / mutant.file).read_text())
             (device / Path(mutant.file).name).write_text(changed)
-        for old, new in changes:
-            text = text.replace(old, new)
         settings = inherited(step, "mutants")
         configs = (
             configs_of(text, settings.get("called_head_dims", CALLED_HEAD_DIMS))

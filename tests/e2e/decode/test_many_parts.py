@@ -1,29 +1,18 @@
-"""Parts of a row group in more blocks than the CPU backend runs at a time."""
-
-from pathlib import Path
+"""Rows in as many parts as on a GPU, in blocks that wait for each other."""
 
 import pytest
 
-from tests.lib.source_tree import SourceTree
-from tests.lib.steps import REPOSITORY, having, settings, source_of
+from tests.lib.programs import BACKEND, Program
+from tests.lib.steps import inherited, step_names
+from tests.mutants.cases import MANY_PARTS
 
-PROBLEMS = [
-    ["-b", 1, "-H", 2, "-k", 1500],
-    ["-b", 1, "-H", 8, "-n", 4, "-k", 1100, "-m", "window:1000"],
-    ["-b", 3, "-H", 8, "-G", 2, "--lengths", "900,0,333"],
-]
+WAITING = [name for name in step_names("decode") if inherited(name, "counts").get("waits_for_blocks")]
 
 
-@pytest.mark.cpu_only("compiled for the CPU backend")
-@pytest.mark.parametrize("step", [name for name in having("mutants") if "also" in settings(name, "mutants")])
-def test_many_threads_merge_parts(step: str, tmp_path: Path) -> None:
-    """With a lower limit eight blocks have enough of them."""
-    tree = SourceTree(tmp_path, built="cpu")
-    for old, new in settings(step, "mutants")["also"]:
-        tree.replace(str(source_of(step).path.relative_to(REPOSITORY)), old, new)
-    tree.compile_only(step, 64, element="")
-    program = tree.step(step)
-    for options in PROBLEMS:
-        for dtype in ("fp16", "bf16"):
-            more = ["-d", 64, "-t", dtype, "--check", "all", "--report=races,bounds,init"]
-            program.run_right(*options, *more, env={"SIMT_SMS": "8"})
+@pytest.mark.skipif(BACKEND != "cpu", reason="a GPU has as many multiprocessors as it has")
+@pytest.mark.parametrize("name", WAITING)
+@pytest.mark.parametrize("options", MANY_PARTS)
+def test_blocks_of_a_whole_device_merge_parts(name: str, options: str) -> None:
+    for dtype in ("fp16", "bf16"):
+        more = ["-t", dtype, "--check", "all", "--report=races,bounds,init"]
+        Program(name).run_right(*options.split(), *more, env={"SIMT_SMS": "132"})
