@@ -27,9 +27,6 @@ Almost all counts must be equal, and the bounds are then the lab's count. Others
   sum of wavefronts, but not compared.
 
 A count that was equal when the table was written must remain so: its bounds are in the table.
-
-A step whose table says [counts] together is left out: the CPU backend runs eight blocks at a time that
-wait for each other, not one for each multiprocessor.
 """
 
 import json
@@ -276,7 +273,6 @@ def main() -> int:
         print("usage: compare_counts.py COUNTS.jsonl [TABLE.jsonl]", file=sys.stderr)
         return 2
     records = [json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]
-    records = [record for record in records if not inherited(record["step"], "counts").get("together")]
     out = Path(sys.argv[2]) if len(sys.argv) == 3 else TABLE
     build()
     table = [line for counted in grouped(records) for line in compare(counted)]

@@ -5,7 +5,7 @@ import pytest
 
 from tests.lib.kinds import NAIVE
 from tests.lib.programs import STEP_DIR, read_records
-from tests.lib.steps import inherited, source_of, step_names
+from tests.lib.steps import source_of, step_names
 
 from tests.gpu import compare_counts
 
@@ -21,7 +21,7 @@ OF_DECODE = [
     "-d 128 -b 1 --lengths 4000 -H 8 -G 2",
 ]
 IN_PAGES = "-d 128 -n 4 -b 2 --lengths 3,150 -H 8 -G 2 --page-size 16"
-DECODE_STEPS = [name for name in step_names("decode") if not inherited(name, "counts").get("together")]
+DECODE_STEPS = step_names("decode")
 
 
 def check_counts(stored: list[dict], monkeypatch: pytest.MonkeyPatch) -> None:
