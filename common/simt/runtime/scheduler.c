@@ -59,6 +59,7 @@ typedef enum Preference {
   SAME_WARP,  /* a warp runs until all its lanes wait */
   WARP_GO_ON, /* the same, after a warp instruction */
   NEXT,       /* the thread after the running one */
+  NEXT_WARP,  /* one of another warp */
   WHOLE_BLOCK /* from the start, after a barrier */
 } Preference;
 
@@ -83,10 +84,11 @@ static int choose_next(Worker *w, Preference preference) {
   if (w->order == REVERSE) {
     const int warp_end = warp_begin + WARP_SIZE - 1;
     const int start[] = {warp_end, warp_end, (w->running + MAX_THREADS - 1) % MAX_THREADS,
-                         MAX_THREADS - 1};
+                         (warp_begin + MAX_THREADS - 1) % MAX_THREADS, MAX_THREADS - 1};
     return next_downwards(w, start[preference]);
   }
-  const int start[] = {warp_begin, warp_begin, (w->running + 1) % MAX_THREADS, 0};
+  const int start[] = {warp_begin, warp_begin, (w->running + 1) % MAX_THREADS,
+                       (warp_begin + WARP_SIZE) % MAX_THREADS, 0};
   return next_upwards(w, start[preference]);
 }
 
@@ -178,7 +180,8 @@ void simt_yield(void) {
     if (simt_observer != NULL) simt_observer->warp_waits(warp);
     release_held(w, warp);
   }
-  run_others(w, NEXT);
+  /* If lanes that poll also wait for each other, one of them is always ready. */
+  run_others(w, w->idle_atomics % WARP_SIZE == WARP_SIZE - 1 ? NEXT_WARP : NEXT);
 }
 
 void simt_hold(void) {

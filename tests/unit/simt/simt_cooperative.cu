@@ -49,6 +49,32 @@ TEST(blocks_wait_for_each_other) {
   }
 }
 
+/** Half of the lanes of warp 0 poll until all of them have what warp 1 sends later. */
+__global__ void poll_together(float4 *messages, int *out) {
+  const int lane = threadIdx.x % 32;
+  if (threadIdx.x >= 32) {
+    store_relaxed(&messages[lane], make_float4(1 + lane, 1, 1, 1));
+    return;
+  }
+  float4 words = {};
+  for (bool waits = true; __any_sync(~0u, waits);) {
+    if (lane < 16) words = load_relaxed(&messages[lane]);
+    waits = lane < 16 && words.x == 0;
+  }
+  out[lane] = (int)words.x;
+}
+
+TEST(a_warp_that_polls_together_lets_others_run) {
+  for (const char *order : {"forward", "reverse", "random:1"}) {
+    set_variable("SIMT_ORDER", order);
+    const auto out = results<int>(32, [](int *to) {
+      assert_int_equal(launch_together(1, poll_together, device_zeros<float4>(32), to),
+                       cudaSuccess);
+    });
+    for (int i = 0; i < 32; i++) assert_int_equal(out[i], i < 16 ? 1 + i : 0);
+  }
+}
+
 TEST(blocks_that_do_not_fit_are_refused) {
   float4 *messages = device_zeros<float4>(257 * THREADS);
   int *out = device_zeros<int>(257 * THREADS);
