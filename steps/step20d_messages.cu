@@ -71,32 +71,34 @@ constexpr int AT_ONCE = 4; /**< parts that a lane asks for before it looks at th
 template <typename PartMessage>
 __device__ __forceinline__ ColumnSum receive(int slot, int slots, int parts, bool valid,
                                              PartMessage message) {
-  const int four = threadIdx.x % 4;
   ColumnSum sum;
   for (int first = 0; first < parts; first += AT_ONCE * slots) {
-    float4 o[AT_ONCE] = {}, m_and_l[AT_ONCE] = {};
     const auto part = [&](int i) { return first + slot + i * slots; };
-    for (bool waits = true; waits;) {
+    float4 o[AT_ONCE] = {}, m_and_l[AT_ONCE] = {};
+    bool missing[AT_ONCE];
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) missing[i] = valid && part(i) < parts;
+    for (bool waits = true; __any_sync(FULL_WARP, waits);) {
       waits = false;
 #pragma unroll
       for (int i = 0; i < AT_ONCE; i++) {
-        if (!valid || part(i) >= parts || (is_there(o[i]) && is_there(m_and_l[i]))) continue;
-        o[i] = load_relaxed(&message(part(i))->o[four]);
-        m_and_l[i] = load_relaxed(&message(part(i))->m_and_l);
-        waits = true;
+        load_relaxed_if(missing[i], o[i], &message(part(i))->o[threadIdx.x % 4]);
+        load_relaxed_if(missing[i], m_and_l[i], &message(part(i))->m_and_l);
+      }
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; i++) {
+        waits |= missing[i] &= !(is_there(o[i]) && is_there(m_and_l[i]));
       }
     }
     ColumnSum received[AT_ONCE];
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {
-      if (valid && part(i) < parts) received[i] = {o[i], m_and_l[i].x, m_and_l[i].y};
+      if (!valid || part(i) >= parts) continue;
+      received[i] = {o[i], m_and_l[i].x, m_and_l[i].y};
+      // Zeros again: all lanes of the warp have what they wait for.
+      store(message(part(i)), threadIdx.x % 4 * 4, {}, {});
     }
     add_parts(sum, received);
-    __syncwarp();  // all four lanes have m and l
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; i++) {
-      if (valid && part(i) < parts) store(message(part(i)), 4 * four, {}, {});
-    }
   }
   return sum;
 }
@@ -130,21 +132,21 @@ struct LaneSums {
 };
 
 /** Merges this block's columns of the last row group of its share: of n blocks, each has every n-th
- * message. Neighbouring lanes have other columns of a part, by fours, and the next ones another
- * part: the first eight are merged by shuffles, and more by way of shared memory. */
+ * message. Neighbouring lanes have other columns of a part, by fours. If there are more parts than
+ * a lane asks for at once, all lanes of a warp have some of them, or even those of all warps. */
 template <typename T, int HEAD_DIM, typename Place>
 __device__ __forceinline__ void merge_messages(const Problem &problem, const DecodeTensors &t,
                                                const Share &share, Place place, LaneSums &sums) {
   constexpr int MOST = WARP_SIZE / 4, FOURS = MMA_THREADS / 4;
-  const int blocks = share.parts - share.goes_on;
+  const int blocks = share.parts - share.goes_on, warp = threadIdx.x / WARP_SIZE;
   const int messages = (share.last.end - share.last.first) * HEAD_DIM / MESSAGE_COLUMNS;
-  int slots = 1;  // fours of lanes for each message: a power of two
-  while (2 * slots < share.parts && slots < MOST) slots *= 2;
-  if (share.parts > MOST * AT_ONCE) slots = FOURS;
+  // Fours of lanes for each message.
+  const int slots = share.parts <= AT_ONCE ? 1 : share.parts <= MOST * AT_ONCE ? MOST : FOURS;
   // By shifts: nothing can be asked for before, and a division takes long.
   const int bits = __ffs(slots) - 1, slot = threadIdx.x / 4 & (slots - 1);
-  const int number = threadIdx.x / 4 >> bits, round = (FOURS >> bits) * blocks;
-  for (int first = (int)blockIdx.x - share.begin; first < messages; first += round) {
+  const int number = threadIdx.x / 4 >> bits, number_of_warp = warp * MOST >> bits;
+  for (int first = (int)blockIdx.x - share.begin; first + number_of_warp * blocks < messages;
+       first += (FOURS >> bits) * blocks) {
     const int message = first + number * blocks;
     const int column = message * MESSAGE_COLUMNS + threadIdx.x % 4 * 4;
     const ResultRow<T> row = result_row<T>(problem, t, share.last, column / HEAD_DIM);
@@ -166,7 +168,7 @@ __device__ __forceinline__ void merge_messages(const Problem &problem, const Dec
       sum = {};
       add_parts(sum, warps);
     }
-    merge_lanes(sum, slots);
+    if (slots > 1) merge_lanes(sum, MOST);
     if (slot == 0 && message < messages) store_sum(row, column % HEAD_DIM, sum);
   }
 }

@@ -360,6 +360,20 @@ __device__ __forceinline__ float4 load_relaxed(const float4 *global) {
 #endif
 }
 
+/** The same if it is `wanted`, without a branch; else `value` remains. */
+__device__ __forceinline__ void load_relaxed_if(bool wanted, float4 &value, const float4 *global) {
+#ifdef __CUDACC__
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %5, 0; @p ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, "
+      "[%4]; }"
+      : "+f"(value.x), "+f"(value.y), "+f"(value.z), "+f"(value.w)
+      : "l"(__cvta_generic_to_global(global)), "r"((int)wanted)
+      : "memory");
+#else
+  if (wanted) value = load_relaxed(global);
+#endif
+}
+
 /** The store. */
 __device__ __forceinline__ void store_relaxed(float4 *global, float4 value) {
 #ifdef __CUDACC__
