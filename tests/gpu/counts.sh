@@ -63,9 +63,11 @@ for program in "$build"/step[0-9][0-9] "$build"/step[0-9][0-9][a-z]; do
   count "$step" -b 1 -H 2 -n 150 -d 96
   count "$step" -b 1 -H 2 -n 450 -d 128 -m window:100
   "$program" --info --json - 2>/dev/null | grep -q '"spans"' || count "$step" -b 1 -H 2 -n 450 -d 64 -m random:0.3
-  # Decode: a sequence without a key, one in many parts, several queries; in pages, and in e4m3, where a step takes these.
+  # Decode: a sequence without a key, one in many parts and one in more than 32, several queries; in pages, and in
+  # e4m3, where a step takes these.
   count "$step" -d 64 -b 3 --lengths 0,65,300 -H 8 -G 2 -t bf16
   count "$step" -d 128 -b 1 --lengths 4000 -H 8 -G 2
+  count "$step" -d 64 -b 1 --lengths 9000 -H 4 -G 1
   count "$step" -d 256 -n 2 -b 2 --lengths 64,127 -H 4 -G 2 -m window:64
   count "$step" -d 128 -n 4 -b 2 --lengths 3,150 -H 8 -G 2 --page-size 16
   count "$step" -d 64 -b 3 --lengths 0,65,300 -H 8 -G 2 -t bf16 --kv-dtype e4m3

@@ -5,7 +5,7 @@ import pytest
 
 from tests.lib.kinds import NAIVE
 from tests.lib.programs import STEP_DIR, read_records
-from tests.lib.steps import source_of, step_names
+from tests.lib.steps import inherited, source_of, step_names
 
 from tests.gpu import compare_counts
 
@@ -21,6 +21,7 @@ OF_DECODE = [
     "-d 128 -b 1 --lengths 4000 -H 8 -G 2",
 ]
 IN_PAGES = "-d 128 -n 4 -b 2 --lengths 3,150 -H 8 -G 2 --page-size 16"
+MANY_PARTS = "-d 64 -b 1 --lengths 9000 -H 4 -G 1"
 DECODE_STEPS = step_names("decode")
 
 
@@ -55,7 +56,8 @@ def check_counts(stored: list[dict], monkeypatch: pytest.MonkeyPatch) -> None:
         for name in DECODE_STEPS
         for options in OF_DECODE
     ]
-    + [(name, IN_PAGES) for name in DECODE_STEPS if "CACHE_PAGES" in source_of(name).path.read_text()],
+    + [(name, IN_PAGES) for name in DECODE_STEPS if "CACHE_PAGES" in source_of(name).path.read_text()]
+    + [(name, MANY_PARTS) for name in DECODE_STEPS if inherited(name, "counts").get("waits_for_blocks")],
 )
 def test_counts_are_those_of_a_gpu(name: str, options: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check_counts(
