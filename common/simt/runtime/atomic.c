@@ -92,8 +92,9 @@ static bool all_wait_for_values(Worker *w) {
 /** Ends the block if no block goes on: none has changed a value since the last time. */
 static void note_atomic_in_vain(Worker *w) {
   Launch *launch = (Launch *)(uintptr_t)w->launch;
-  if (++w->idle_atomics % SIMT_BRIEF_PATIENCE == 0 && !simt_let_others_run(w)) {
-    sched_yield(); /* to the one it waits for */
+  if (++w->idle_atomics % SIMT_BRIEF_PATIENCE == 0) {
+    w->land_next(w);                            /* a block of its cluster may wait for that */
+    if (!simt_let_others_run(w)) sched_yield(); /* to the one it waits for */
   }
   if (w->idle_atomics % SIMT_PATIENCE != 0) return;
   if (w->idle_atomics == SIMT_PATIENCE) launch->stuck++;

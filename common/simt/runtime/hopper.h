@@ -176,6 +176,9 @@ void simt_team_close(Team *team);
 /** The worker's block has ended. Returns, to place 0, when all have. */
 void simt_team_leave(Worker *worker, bool failed);
 
+/** Can another block of the worker's cluster run? */
+bool simt_cluster_can_run(const Worker *worker);
+
 /** Lets other blocks of the team run, until this one's turn comes again; false: none can. */
 bool simt_team_turn(Worker *worker);
 

@@ -116,10 +116,6 @@ static bool is_no_cluster(const Launch *launch, char *why) {
     return true;
   }
   const uint64_t size = (uint64_t)own.x * own.y * own.z;
-  if (launch->cooperative && size > 1) {
-    snprintf(why, WHY_BYTES, "cooperative launch in clusters: not on the CPU backend");
-    return true;
-  }
   if (size <= MAX_CLUSTER) return false;
   snprintf(why, WHY_BYTES, "clusters of %u x %u x %u blocks: %llu in all, at most %d", own.x, own.y,
            own.z, (unsigned long long)size, MAX_CLUSTER);

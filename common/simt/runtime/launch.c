@@ -71,11 +71,13 @@ static void choose_order(Launch *launch, const Settings *settings) {
 static uint3 block_index(const Launch *launch, uint64_t n, unsigned place) {
   const unsigned __int128 steps = (unsigned __int128)n * launch->team_stride;
   const uint64_t i = (uint64_t)((steps + launch->first_team) % launch->team_count);
-  const dim3 size = launch->cooperative ? launch->grid : launch->cluster;
+  const dim3 size = launch->cluster;
+  const unsigned blocks = size.x * size.y * size.z, rank = place % blocks;
+  const uint64_t cluster = i * (launch->team_size / blocks) + place / blocks;
   const uint64_t x = launch->grid.x / size.x, y = launch->grid.y / size.y;
-  return (uint3){(unsigned)(i % x) * size.x + place % size.x,
-                 (unsigned)(i / x % y) * size.y + place / size.x % size.y,
-                 (unsigned)(i / x / y) * size.z + place / size.x / size.y};
+  return (uint3){(unsigned)(cluster % x) * size.x + rank % size.x,
+                 (unsigned)(cluster / x % y) * size.y + rank / size.x % size.y,
+                 (unsigned)(cluster / x / y) * size.z + rank / size.x / size.y};
 }
 
 static void add_counters(SimtCounters *sum, const SimtCounters *other) {

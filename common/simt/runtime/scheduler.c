@@ -143,9 +143,9 @@ bool simt_let_others_run(Worker *w) {
 
 static void run_others(Worker *w, Preference preference) {
   while (w->ready_warps == 0) {
-    if (w->cluster->size == 1 && w->land_next(w)) continue; /* only this block waits for copies */
-    if (simt_let_others_run(w)) continue;
-    if (!w->land_next(w)) end_block(w, why_stuck(w));
+    /* Other blocks of the team may never wait, but poll. */
+    if (!simt_cluster_can_run(w) && w->land_next(w)) continue;
+    if (!simt_let_others_run(w)) end_block(w, why_stuck(w));
   }
   const int previous = w->running;
   const int next = choose_next(w, preference);

@@ -37,12 +37,25 @@ void simt_team_join(Team *team, unsigned place) {
   for (unsigned i = 1; place == 0 && i < team->size; i++) await(&team->joined);
 }
 
-static bool can_run(const Team *team, unsigned place) {
-  const Worker *worker = team->members[place];
-  return worker->live && (team->failed || !worker->begun || worker->ready_warps != 0);
+static bool can_run(const Worker *worker) {
+  return worker->live && (worker->team->failed || !worker->begun || worker->ready_warps != 0);
 }
 
-/** The first block other than the one at `place` that can run, in the order of SIMT_ORDER; NULL:
+/** A block of another cluster than the running one may also let copies land that it waits for. */
+static bool may_have_a_turn(const Worker *worker, const Worker *running) {
+  if (can_run(worker) || worker->cluster == running->cluster) return can_run(worker);
+  return worker->live && worker->hopper != NULL && worker->hopper->loads.count > 0;
+}
+
+bool simt_cluster_can_run(const Worker *worker) {
+  const Cluster *cluster = worker->cluster;
+  for (unsigned rank = 0; rank < cluster->size; rank++) {
+    if (cluster->members[rank] != worker && can_run(cluster->members[rank])) return true;
+  }
+  return false;
+}
+
+/** The first block other than the one at `place` that may run, in the order of SIMT_ORDER; NULL:
  * none. */
 static Worker *next_to_run(Team *team, unsigned place) {
   const unsigned size = team->size;
@@ -53,7 +66,8 @@ static Worker *next_to_run(Team *team, unsigned place) {
   for (unsigned i = 0; i < size; i++) {
     const unsigned step = (i + skipped) % size;
     const unsigned other = (place + (down ? size - 1 - step : 1 + step)) % size;
-    if (other != place && can_run(team, other)) return team->members[other];
+    if (other != place && may_have_a_turn(team->members[other], worker))
+      return team->members[other];
   }
   return NULL;
 }

@@ -7,17 +7,26 @@ enum { THREADS = 64, SHARED = 1024 };
 
 /** Launches a kernel whose blocks all run at the same time. */
 template <typename... Parameters, typename... Arguments>
-cudaError_t launch_together(int blocks, void (*kernel)(Parameters...), Arguments... arguments) {
-  cudaLaunchAttribute attribute;
-  attribute.id = cudaLaunchAttributeCooperative;
-  attribute.val.cooperative = 1;
+cudaError_t launch_in_clusters(int size, int blocks, void (*kernel)(Parameters...),
+                               Arguments... arguments) {
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeCooperative;
+  attributes[0].val.cooperative = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = size;
+  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = blocks;
   config.blockDim = THREADS;
   config.dynamicSmemBytes = SHARED;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = 2;
   return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+template <typename... Parameters, typename... Arguments>
+cudaError_t launch_together(int blocks, void (*kernel)(Parameters...), Arguments... arguments) {
+  return launch_in_clusters(1, blocks, kernel, arguments...);
 }
 
 __device__ float4 wait_for(const float4 *message) {
@@ -110,6 +119,36 @@ TEST(a_block_gets_its_copies_while_others_wait_for_it) {
   const auto out = results<int>(
       4, [=](int *to) { launch_together(4, copy_and_tell, from, device_zeros<float4>(1), to); });
   assert_true(out == std::vector<int>({7, 7, 7, 7}));
+}
+
+/** Block 2 sends to block 3 of its cluster, and ends or waits like all for what that one tells. */
+template <bool ENDS>
+__global__ void send_and_tell(float4 *message, int *out) {
+  uint64_t *full = (uint64_t *)smem;
+  float *own = (float *)(smem + 128);
+  if (threadIdx.x == 0) mbarrier_init(full, 1), fence_mbarrier_init();
+  cluster_sync();
+  if (threadIdx.x != 0) return;
+  out[blockIdx.x] = 10 * cluster_size() + cluster_rank();
+  if (blockIdx.x == 2) {
+    store_async(own, make_float4(7, 7, 7, 7), full, 1);
+    if (ENDS) return;
+  }
+  if (blockIdx.x == 3) {
+    mbarrier_arrive_expect(full, 16);
+    mbarrier_wait_cluster(full, 0);
+    store_relaxed(message, make_float4(own[0], 1, 1, 1));
+  }
+  out[blockIdx.x] += 100 * (int)wait_for(message).x;
+}
+
+TEST(clusters_wait_for_each_other) {
+  for (auto kernel : {send_and_tell<false>, send_and_tell<true>}) {
+    const auto out = results<int>(
+        6, [=](int *to) { launch_in_clusters(2, 6, kernel, device_zeros<float4>(1), to); });
+    const int third = kernel == send_and_tell<true> ? 20 : 720;
+    assert_true(out == std::vector<int>({720, 721, third, 721, 720, 721}));
+  }
 }
 
 /** The last block sends nothing. */
