@@ -4,7 +4,8 @@
  * Blocks tell each other what they have done at the cluster's barrier, and by arrivals at mbarriers
  * of other blocks. An access to another block's shared memory has a stamp, which says in which
  * epoch of its own block and at which time of its thread it was made. It needs to know that the
- * other block has started, and that block needs to know of it before it ends.
+ * other block has started, and that block needs to know of it before it ends. That a block does not
+ * end before a copy to it has landed is what the runtime checks.
  *
  * Of the blocks of a cluster one runs at a time, so that their states need no locks.
  */
@@ -81,7 +82,8 @@ void lab_cluster_passed(void) {
 
 /* --- Accesses --------------------------------------------------------------------------------- */
 
-bool lab_touch_remote(LabWorker *lab, LabWorker *owner, uintptr_t address, uint32_t pc) {
+bool lab_touch_remote(LabWorker *lab, LabWorker *owner, uintptr_t address, bool lands,
+                      uint32_t pc) {
   const int thread = lab_thread(lab);
   const View *view = lab_view_of(lab, thread);
   const bool started = view != NULL && (view->started || view->of[owner->worker->rank].epoch != 0);
@@ -90,6 +92,7 @@ bool lab_touch_remote(LabWorker *lab, LabWorker *owner, uintptr_t address, uint3
     if (lab->checks & LAB_RACES) lab_report_here(lab, kind, pc, 0, 0, address);
     return false;
   }
+  if (lands) return true;
   RemoteUse **uses = &lab_cluster(owner)->uses[lab->worker->rank];
   if (*uses == NULL) *uses = simt_zeroed(MAX_THREADS, sizeof **uses);
   (*uses)[thread] = (RemoteUse){1 + lab_stamp(lab, thread), pc, address};
@@ -99,9 +102,9 @@ bool lab_touch_remote(LabWorker *lab, LabWorker *owner, uintptr_t address, uint3
 void lab_use_remote(LabWorker *lab, LabWorker *owner, uintptr_t address, unsigned size, Use use,
                     uint32_t pc) {
   if (!(lab->checks & (LAB_RACES | LAB_INIT))) return;
-  if (!lab_touch_remote(lab, owner, address, pc)) return;
-  const int thread = lab_thread(lab);
   const bool copies = use == TENSOR_COPIES;
+  if (!lab_touch_remote(lab, owner, address, copies, pc)) return;
+  const int thread = lab_thread(lab);
   const Access access = {
       .lab = owner,
       .by = lab,

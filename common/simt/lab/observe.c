@@ -156,13 +156,14 @@ static void block_begins(void) {
 }
 
 /** Its initialisation counts as a write, each use as a read, which must be ordered behind it. */
-static void mbarrier_used(const void *barrier, bool initialises, const void *call_site) {
+static void mbarrier_used(const void *barrier, MbarrierUse use, const void *call_site) {
   LabWorker *lab = lab_worker, *owner = lab_owner(lab, (uintptr_t)barrier);
   const uint32_t pc = lab_pc(call_site);
-  if (initialises || !simt_is_published(owner->worker, barrier)) {
-    lab_check_shared(lab, (uintptr_t)barrier, sizeof(uint64_t), initialises ? WRITES : READS, pc);
+  const bool begins = use == MBARRIER_BEGINS;
+  if (begins || !simt_is_published(owner->worker, barrier)) {
+    lab_check_shared(lab, (uintptr_t)barrier, sizeof(uint64_t), begins ? WRITES : READS, pc);
   } else if (owner != lab) {
-    lab_touch_remote(lab, owner, (uintptr_t)barrier, pc);
+    lab_touch_remote(lab, owner, (uintptr_t)barrier, use == MBARRIER_COUNTS, pc);
   }
 }
 

@@ -361,8 +361,9 @@ void lab_cluster_opens(void);
 void lab_cluster_passed(void);
 void lab_block_ended(void);
 /** Notes a use of shared memory of another block, that of `owner`; false, with a report: that block
- * may not have started, or may have ended. */
-bool lab_touch_remote(LabWorker *lab, LabWorker *owner, uintptr_t address, uint32_t pc);
+ * may not have started, or may have ended. Nothing is noted of what `lands`: a block that ends
+ * before a copy to it has landed is stopped anyway. */
+bool lab_touch_remote(LabWorker *lab, LabWorker *owner, uintptr_t address, bool lands, uint32_t pc);
 /** An access to it. */
 void lab_use_remote(LabWorker *lab, LabWorker *owner, uintptr_t address, unsigned size, Use use,
                     uint32_t pc);

@@ -91,7 +91,7 @@ void simt_mbarrier_init(void *address, unsigned arrivals) {
   if (hopper->mbarrier_count == MAX_MBARRIERS) {
     simt_complain(call_site, "more than the %d mbarriers that are simulated", MAX_MBARRIERS);
   }
-  if (simt_observer != NULL) simt_observer->mbarrier_used(address, true, call_site);
+  if (simt_observer != NULL) simt_observer->mbarrier_used(address, MBARRIER_BEGINS, call_site);
   hopper->mbarriers[hopper->mbarrier_count++] = (Mbarrier){.address = (uintptr_t)address,
                                                            .arrivals = arrivals,
                                                            .pending = arrivals,
@@ -147,7 +147,7 @@ static void arrive(Worker *worker, void *address, unsigned bytes, const void *ca
                   offset_of(worker->hopper, barrier));
   }
   if (simt_observer != NULL) {
-    simt_observer->mbarrier_used(address, false, call_site);
+    simt_observer->mbarrier_used(address, MBARRIER_TALKS, call_site);
     simt_observer->mbarrier_arrived(worker, i);
   }
   barrier->bytes += bytes;
@@ -177,7 +177,7 @@ static void wait_for(void *address, unsigned parity, bool of_cluster, const void
   Worker *worker = simt_worker;
   const int i = simt_find_mbarrier(worker, address, call_site);
   Mbarrier *barrier = &worker->hopper->mbarriers[i];
-  if (simt_observer != NULL) simt_observer->mbarrier_used(address, false, call_site);
+  if (simt_observer != NULL) simt_observer->mbarrier_used(address, MBARRIER_TALKS, call_site);
   while ((barrier->phase & 1) == (parity & 1)) simt_park(AN_MBARRIER, (unsigned)i, call_site);
   barrier->awaited = barrier->phase;
   if (simt_observer != NULL) simt_observer->mbarrier_passed(i, of_cluster);

@@ -21,6 +21,10 @@ typedef struct Failure {
   int thread, other_thread;
 } Failure;
 
+/** What is done with an mbarrier: it is initialised, a thread arrives at it or waits, or a tensor
+ * copy names it, which will count there when it lands. */
+typedef enum { MBARRIER_BEGINS, MBARRIER_TALKS, MBARRIER_COUNTS } MbarrierUse;
+
 /** Every function must be set. What happens in a block is told by the OS thread of its worker,
  * simt_worker. */
 typedef struct Observer {
@@ -40,8 +44,8 @@ typedef struct Observer {
   void (*matrices)(const void *const *rows, int matrices, bool stores);
   void (*copy_issued)(const AsyncCopy *copy);
   void (*copy_arrived)(const AsyncCopy *copy);
-  /** Before it is initialised, or used by an arrival or a wait. */
-  void (*mbarrier_used)(const void *barrier, bool initialises, const void *call_site);
+  /** Before it is. */
+  void (*mbarrier_used)(const void *barrier, MbarrierUse use, const void *call_site);
   /* By the number of the barrier among its owner's; arrivals before they count, passes after the
      wait. */
   void (*mbarrier_arrived)(Worker *owner, int barrier);

@@ -301,7 +301,7 @@ static void issue_load(TensorCopy copy, const void *barrier) {
   }
   if (!copy.has_data) touch_box(copy.issuer, &copy);
   if (simt_observer != NULL && target != copy.issuer) {
-    simt_observer->mbarrier_used(barrier, false, copy.call_site);
+    simt_observer->mbarrier_used(barrier, MBARRIER_COUNTS, copy.call_site);
   }
   if (simt_observer != NULL) simt_observer->tensor_copy_issued(&copy);
   memset((void *)copy.shared, 0xff, copy.bytes);

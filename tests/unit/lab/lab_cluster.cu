@@ -310,6 +310,26 @@ TEST(what_is_sent_needs_a_wait_there) {
   expect_finding(LAB_ASYNC_OVER_READ, SEND_OVER, SEND, "block 0 thread 0");
 }
 
+/** Block 0 stores into block 1 and ends; block 1 ends when that has landed. */
+__global__ void store_last(int *out) {
+  float *own = (float *)smem;
+  uint64_t *full = (uint64_t *)(smem + BARRIERS);
+  if (threadIdx.x == 0) mbarrier_init(full, 1), fence_mbarrier_init();
+  cluster_sync();
+  if (cluster_rank() == 0 && threadIdx.x < 4) {
+    store_async(own + 4 * threadIdx.x, make_float4(1, 2, 3, 4), full, 1);
+  } else if (cluster_rank() == 1) {
+    if (threadIdx.x == 0) mbarrier_arrive_expect(full, 64);
+    mbarrier_wait(full, 0);
+    out[threadIdx.x] = own[threadIdx.x % 16];
+  }
+}
+
+TEST(what_has_landed_needs_no_barrier_before_the_end) {
+  launch(2, store_last, named<int>("out", THREADS));
+  assert_finds_nothing();
+}
+
 /* --- Counts ----------------------------------------------------------------------------------- */
 
 TEST(remote_accesses_are_counted) {
