@@ -192,11 +192,14 @@ __device__ __forceinline__ void send_parts(const Problem &problem, const DecodeT
 template <typename Tile, typename Rows>
 __device__ __forceinline__ void finish_rows(const Tile &, Rows &, Scales &) {}
 
-/** Computes a share of all tiles, as attend_share() does, and sends what the block does not finish
- * alone. */
-template <typename T, typename Tile, int HEAD_DIM, int ROWS, typename Shared, typename Place>
+/** Computes a share of all tiles, as attend_share() does. merge() merges the parts of the warps of
+ * a row group; it gets the row group, whether the block has all of its tiles, whether the first is
+ * among them, and whether the share goes on. begun() is that of attend_groups(). */
+template <typename T, typename Tile, int HEAD_DIM, int ROWS, typename Shared, typename Merge,
+          typename Begun>
 __device__ __forceinline__ void attend_ring(const Problem &problem, const DecodeTensors &t,
-                                            const Share &share, Shared &shared, Place place) {
+                                            const Share &share, Shared &shared, Merge merge,
+                                            Begun begun) {
   MmaRows<HEAD_DIM, ROWS> rows;
   Scales scales;
   const auto load_q = [&](const RowGroup &group) {
@@ -212,8 +215,20 @@ __device__ __forceinline__ void attend_ring(const Problem &problem, const Decode
         store_rows(shared.parts, rows, group.end - group.first, scales.o);
         if (goes_on) load_q(next);  // it comes while the parts are merged
         __syncthreads();            // the parts of all warps are there
-        send_parts<T, HEAD_DIM>(problem, t, shared.parts, group, whole, begins, place);
+        merge(group, whole, begins, goes_on);
         if (goes_on) __syncthreads();  // they have been read and can be overwritten
+      },
+      begun);
+}
+
+/** The same; what the block does not finish alone is sent to place(). */
+template <typename T, typename Tile, int HEAD_DIM, int ROWS, typename Shared, typename Place>
+__device__ __forceinline__ void attend_ring(const Problem &problem, const DecodeTensors &t,
+                                            const Share &share, Shared &shared, Place place) {
+  attend_ring<T, Tile, HEAD_DIM, ROWS>(
+      problem, t, share, shared,
+      [&](const RowGroup &group, bool whole, bool begins, bool) {
+        send_parts<T, HEAD_DIM>(problem, t, shared.parts, group, whole, begins, place);
       },
       [&] { touch_places<HEAD_DIM>(share, place); });
 }

@@ -13,13 +13,17 @@ constexpr int LEAST_KEYS = 128;     /**< of a share */
 constexpr int END_TILES = 6;        /**< the end of a row group takes as long as these */
 constexpr int MOST_BYTES = 4000000; /**< of all parts and shares */
 constexpr int SHARE_BYTES = 64;     /**< sizeof(Share) */
+/** Of K and V, that a block of a cluster reads as fast as two blocks read half of it. */
+constexpr double MOST_BYTES_OF_BLOCK = 2.2e6;
 
 /** Both kernels for a type, a head dimension and a number of rows. */
 struct SharesConfig : DecodeConfig<> {
-  void (*merge)(Problem, DecodeTensors); /**< the second kernel, or NULL */
-  int per_sm;                            /**< thread blocks that an SM has room for */
-  int part_bytes;                        /**< of a part in the workspace */
-  int shared_bytes;                      /**< of a thread block; 0: those of MmaParts */
+  void (*merge)(Problem, DecodeTensors);    /**< the second kernel, or NULL */
+  int per_sm;                               /**< thread blocks that an SM has room for */
+  int part_bytes;                           /**< of a part in the workspace */
+  int shared_bytes;                         /**< of a thread block; 0: those of MmaParts */
+  void (*clusters)(Problem, DecodeTensors); /**< the kernel if the blocks of a row group are a
+                                               cluster, or NULL */
 };
 
 /** If row groups are equally long: the most blocks that have whole row groups each, or a row group
@@ -34,10 +38,32 @@ __host__ __device__ inline int without_seams(int blocks, int groups) {
 /** Thread blocks: as many as the GPU has room for at a time, if their parts are not too large.
  * Blocks that would have no share if row groups are equally long are not launched, because the GPU
  * spreads the others better over the multiprocessors then. */
-static int share_count(const SharesConfig *c, const Problem *problem) {
+static int most_shares(const SharesConfig *c, const Problem *problem) {
   const int room = device_attribute(cudaDevAttrMultiProcessorCount) * c->per_sm;
   return without_seams(min(room, MOST_BYTES / (2 * c->part_bytes + SHARE_BYTES)),
                        row_blocks(c, problem));
+}
+
+/** Blocks of a cluster, those of a row group; 1: no clusters. Two find room on two neighbouring
+ * multiprocessors. For 4 or 8 not all are near enough to each other, but if half of them suffice,
+ * all clusters fit. Each reads twice as much then, which takes no longer if it is not too much. */
+static int cluster_blocks(const SharesConfig *c, const Problem *problem) {
+  const int groups = row_blocks(c, problem), sms = device_attribute(cudaDevAttrMultiProcessorCount);
+  if (c->clusters == NULL) return 1;
+  if (most_shares(c, problem) == 2 * groups) return 2;
+  const double bytes = 4.0 * problem->batch * problem->kv_heads * problem->kv_len * c->head_dim;
+  for (int size = 8; size >= 4; size /= 2) {
+    const int blocks = size * groups;
+    const bool fits = 2 * blocks <= sms, suffices = 20 * blocks >= 9 * sms;
+    if (fits && suffices && bytes <= MOST_BYTES_OF_BLOCK * blocks) return size;
+  }
+  return 1;
+}
+
+/** Thread blocks of the decode kernel. */
+static int share_count(const SharesConfig *c, const Problem *problem) {
+  const int size = cluster_blocks(c, problem);
+  return size > 1 ? size * row_blocks(c, problem) : most_shares(c, problem);
 }
 
 /** Step::describe */

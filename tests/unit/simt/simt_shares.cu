@@ -25,6 +25,9 @@ struct Piece {
 
 static SharesConfig configs[1]; /**< of the step that makes the schedule */
 
+/** For a step with clusters; nobody launches it. */
+static void no_kernel(Problem, DecodeTensors) {}
+
 /** Draws a schedule, as a step with 64 rows of wgmma has them, or one with fewer rows. */
 static Schedule drawn(std::mt19937_64 &rng) {
   const auto draw = [&](int least, int most) {
@@ -52,6 +55,7 @@ static Schedule drawn(std::mt19937_64 &rng) {
   c.part_bytes = 5 * c.rows * p.head_dim;                       // messages: 80 bytes for 16 columns
   if (c.rows == 64) c.part_bytes = 32 * (2 * p.head_dim + 16);  // two: a message for each row
   c.head_dim = p.head_dim;
+  c.clusters = c.rows < 64 && draw(0, 1) ? no_kernel : NULL;
   configs[0] = c;
   DecodeTensors t = {};
   t.lengths = s.lengths.data();
@@ -153,6 +157,23 @@ static void assert_messages_differ(const Schedule &s, const std::vector<Piece> &
   }
 }
 
+/** If a block merges its last row group in its cluster, all others of the cluster do. */
+static void assert_clusters_agree(const Schedule &s) {
+  const int n = cluster_blocks(&s.config, &s.problem);
+  assert_int_equal(s.shares.size() % n, 0);
+  for (int block = 0; block < (int)s.shares.size() && n > 1; block++) {
+    const Share &own = s.shares[block];
+    if (own.parts != n || own.begin % n != 0 || own.goes_on) continue;
+    for (int rank = 0; rank < n; rank++) {
+      const Share &other = s.shares[block / n * n + rank];
+      assert_int_equal(other.begin, block / n * n);
+      assert_int_equal(other.parts, n);
+      assert_false(other.goes_on);
+      assert_memory_equal(&other.last, &own.last, sizeof own.last);
+    }
+  }
+}
+
 /** decode.h says how much a step may have beside the tensors. */
 static void assert_little_memory(const Schedule &s) {
   const Problem &p = s.problem;
@@ -170,7 +191,29 @@ TEST(shares_have_every_tile_and_rows_their_messages) {
     const std::vector<Piece> pieces = pieces_of(s);
     assert_ends_are_known(s, pieces);
     assert_messages_differ(s, pieces);
+    assert_clusters_agree(s);
     assert_little_memory(s);
+  }
+}
+
+TEST(clusters_are_as_large_as_there_is_room_for) {
+  set_variable("SIMT_SMS", "132");
+  static constexpr struct {
+    int groups, keys, blocks, size;
+  } CASES[] = {{1, 4096, 132, 1},    {7, 4096, 126, 1},   {8, 4096, 64, 8},   {8, 32768, 64, 8},
+               {8, 65536, 128, 1},   {9, 4096, 126, 1},   {14, 4096, 126, 1}, {15, 4096, 60, 4},
+               {16, 16384, 64, 4},   {16, 32768, 128, 1}, {17, 4096, 119, 1}, {32, 4096, 128, 1},
+               {60, 262144, 120, 2}, {66, 100, 132, 2},   {67, 4096, 132, 1}, {256, 4096, 128, 1}};
+  SharesConfig c = {};
+  c.rows = 8, c.per_sm = 1, c.part_bytes = 5120, c.head_dim = 128, c.clusters = no_kernel;
+  for (const auto &x : CASES) {
+    Problem p = {};
+    p.batch = x.groups, p.q_heads = p.kv_heads = p.q_len = 1, p.kv_len = x.keys, p.head_dim = 128;
+    assert_int_equal(share_count(&c, &p), x.blocks);
+    assert_int_equal(cluster_blocks(&c, &p), x.size);
+    c.clusters = NULL;
+    assert_int_equal(cluster_blocks(&c, &p), 1);
+    c.clusters = no_kernel;
   }
 }
 
