@@ -343,6 +343,12 @@ MANY_PARTS = [
     "-b 1 -H 1 -k 9000 -d 64",
     "-b 3 -H 8 -G 2 --lengths 5000,0,333 -d 64",
     "-b 1 -H 8 -n 4 -k 1100 -d 64 -m window:1000",
+    "-b 9 -H 10 -k 300 -d 64",  # blocks that end a row group and begin another
+    # As many row groups as there is room for clusters of 8, of 4, and of 2, also of different lengths.
+    "-b 1 -H 64 -G 8 -k 2000 -d 64",
+    "-b 4 -H 4 --lengths 535,750,631,958 -d 64",
+    "-b 3 -H 22 --lengths 166,139,373 -d 64",
+    "-b 11 -H 18 -G 6 -k 300 -d 64",
 ]
 DECODE_PAGES = [
     "-b 2 -H 4 -G 2 --lengths 16,49 -d 64 --page-size 16",
@@ -474,7 +480,7 @@ def write_decode_cases(facts: dict, directory: Path) -> list[tuple[Path, dict[st
     runs = [({}, lines)]
     if facts["workspace_zero"] or len(facts["launches"]) == 1:  # blocks that wait for others, in another order
         runs += [({"SIMT_THREADS": "2", "SIMT_ORDER": f"random:{seed}"}, lines[8:11]) for seed in (1, 2)]
-        runs.append(({"SIMT_SMS": "132"}, MANY_PARTS))
+        runs.append(({"SIMT_SMS": "132", "SIMT_ORDER": "reverse"}, MANY_PARTS))
     files = []
     for i, (environment, these) in enumerate(runs):
         path = directory / f"{facts['step']}_{i}.cases"
