@@ -332,7 +332,8 @@ DECODE = [
     "-b 1 -H 1 -k 300 -d 64 -i sink",
     "-b 1 -H 1 -k 10 -d 64",  # fewer tiles than the shortest share has
     "-b 3 -H 2 -G 1 -n 4 -k 230 -d 64 -m window:164",  # a part in which three of four queries have no key
-    "-b 9 -H 6 -G 2 --lengths 10-90 -d 64",  # shares with several row groups that are not full, of both heads
+    "-b 9 -H 3 -G 1 --lengths 10-90 -d 64",  # shares with several row groups that are not full
+    "-b 5 -H 21 -G 7 -k 70 -d 64",  # the same, of several heads
     # Windows begin with a tile and at its second key, and the first query sees all of the last tile but one key.
     "-b 1 -H 4 -G 2 -n 2 -k 192 -d 64 -m window:127",
     "-b 2 -H 12 -G 2 --lengths 33,300 -d 128",
