@@ -29,6 +29,7 @@ mathjax2_config = {
     "extensions": ["tex2jax.js"],
     "tex2jax": {"processClass": "math", "ignoreClass": "reveal"},
 }
+html_copy_source = False  # nothing links to the sources
 revealjs_static_path = ["slides.css"]
 revealjs_style_theme = "slides.css"
 revealjs_css_files = ["pygments.css"]
