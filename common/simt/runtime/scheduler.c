@@ -180,8 +180,10 @@ void simt_yield(void) {
     if (simt_observer != NULL) simt_observer->warp_waits(warp);
     release_held(w, warp);
   }
-  /* If lanes that poll also wait for each other, one of them is always ready. */
-  run_others(w, w->idle_atomics % WARP_SIZE == WARP_SIZE - 1 ? NEXT_WARP : NEXT);
+  /* If lanes that poll also wait for each other, one of them is always ready. All threads have had
+   * a turn in so many. */
+  const bool leaves = w->idle_atomics % (MAX_THREADS + 1) == MAX_THREADS;
+  run_others(w, leaves ? NEXT_WARP : NEXT);
 }
 
 void simt_hold(void) {
