@@ -6,7 +6,7 @@
  * again. But if all blocks that have tiles of a row group are a cluster, one can store a message
  * into the shared memory of the other. st.async does that without a wait, and an mbarrier of the
  * receiver counts the bytes. So nobody polls, no word has to say that it has arrived, and no place
- * has to be cleared.
+ * has to be cleared, as long as messages go this way.
  *
  * What changed since step 20e: another kernel is launched, in clusters, if there is room for a
  * cluster for each row group. Which way a message takes is decided on the GPU, since the host does
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(MMA_THREADS, 1) decode_kernel(Problem problem,
 }
 
 // [cluster_kernel]
-/** The same with the blocks of each row group in a cluster, if all sequences are as long. */
+/** The same in clusters: the blocks of each row group are one if all sequences are equally long. */
 template <typename T, int HEAD_DIM, int ROWS>
 __global__ void __launch_bounds__(MMA_THREADS, 1) cluster_kernel(Problem problem, DecodeTensors t) {
   extern __shared__ __align__(128) unsigned char smem[];

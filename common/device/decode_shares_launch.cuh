@@ -13,7 +13,8 @@ constexpr int LEAST_KEYS = 128;     /**< of a share */
 constexpr int END_TILES = 6;        /**< the end of a row group takes as long as these */
 constexpr int MOST_BYTES = 4000000; /**< of all parts and shares */
 constexpr int SHARE_BYTES = 64;     /**< sizeof(Share) */
-/** Of K and V, that a block of a cluster reads as fast as two blocks read half of it. */
+/** Of K and V: on an H100, a block of a cluster reads so much as fast as two blocks read half of
+ * it, if the cache is contiguous. */
 constexpr double MOST_BYTES_OF_BLOCK = 2.2e6;
 
 /** Both kernels for a type, a head dimension and a number of rows. */
@@ -45,13 +46,13 @@ static int most_shares(const SharesConfig *c, const Problem *problem) {
 }
 
 /** Blocks of a cluster, those of a row group; 1: no clusters. Two find room on two neighbouring
- * multiprocessors. For 4 or 8 not all are near enough to each other, but if half of them suffice,
- * all clusters fit. Each reads twice as much then, which takes no longer if it is not too much. */
+ * multiprocessors. For 4 or 8 not all are near enough to each other, but half of them have been.
+ * Each reads twice as much then, which takes no longer if it is not too much. */
 static int cluster_blocks(const SharesConfig *c, const Problem *problem) {
   const int groups = row_blocks(c, problem), sms = device_attribute(cudaDevAttrMultiProcessorCount);
   if (c->clusters == NULL) return 1;
   if (most_shares(c, problem) == 2 * groups) return 2;
-  const double bytes = 4.0 * problem->batch * problem->kv_heads * problem->kv_len * c->head_dim;
+  const double bytes = 4.0 * groups * problem->kv_len * c->head_dim;
   for (int size = 8; size >= 4; size /= 2) {
     const int blocks = size * groups;
     const bool fits = 2 * blocks <= sms, suffices = 20 * blocks >= 9 * sms;
@@ -71,6 +72,7 @@ template <const auto &CONFIGS>
 static void describe_shares(const Problem *problem, int, Description *description) {
   const SharesConfig *c = find_decode<CONFIGS>(problem);
   describe_decode<CONFIGS>(problem, 1, description);
+  if (cluster_blocks(c, problem) > 1) description->launches[0].kernel = (const void *)c->clusters;
   description->launches[0].grid = dim3(share_count(c, problem));
   description->launch_count = 2;
   description->launches[1] = {"merge", (const void *)c->merge, dim3(share_count(c, problem)),
