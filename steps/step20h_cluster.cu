@@ -12,8 +12,8 @@
  * cluster for each row group. Which way a message takes is decided on the GPU, since the host does
  * not know the lengths: by st.async if the blocks of a row group are exactly the cluster.
  *
- * What it costs: clusters of 4 or 8 blocks find no room on all multiprocessors, so with 8 or 16 row
- * groups only half of them are used. These can read as much while a pass is short.
+ * What it costs: clusters of 4 or 8 blocks do not fit on all SMs, so with 8 or 16 row groups only
+ * half of them are used. These can read as much while a pass is short.
  *
  * What to look at: Meeting::here. Why do all blocks of a cluster have the same?
  */

@@ -38,7 +38,7 @@ __host__ __device__ inline int without_seams(int blocks, int groups) {
 
 /** Thread blocks: as many as the GPU has room for at a time, if their parts are not too large.
  * Blocks that would have no share if row groups are equally long are not launched, because the GPU
- * spreads the others better over the multiprocessors then. */
+ * leaves as many SMs of each half without work then. */
 static int most_shares(const SharesConfig *c, const Problem *problem) {
   const int room = device_attribute(cudaDevAttrMultiProcessorCount) * c->per_sm;
   return without_seams(min(room, MOST_BYTES / (2 * c->part_bytes + SHARE_BYTES)),
@@ -46,8 +46,8 @@ static int most_shares(const SharesConfig *c, const Problem *problem) {
 }
 
 /** Blocks of a cluster, those of a row group; 1: no clusters. Two find room on two neighbouring
- * multiprocessors. For 4 or 8 not all are near enough to each other, but half of them have been.
- * Each reads twice as much then, which takes no longer if it is not too much. */
+ * SMs. Clusters of 4 or 8 do not fit on all SMs of a GPU, but on half of them. So each block reads
+ * twice as much, which takes no longer if it is little. */
 static int cluster_blocks(const SharesConfig *c, const Problem *problem) {
   const int groups = row_blocks(c, problem), sms = device_attribute(cudaDevAttrMultiProcessorCount);
   if (c->clusters == NULL) return 1;
