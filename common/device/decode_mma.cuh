@@ -205,6 +205,7 @@ struct Padded {
 template <int HEAD_DIM, int ROWS, typename Columns, int PARTS = MMA_WARPS>
 struct MmaParts {
   static constexpr int COLUMNS_OF_ROW = HEAD_DIM; /**< without those that nobody uses */
+  static constexpr int MOST_ROWS = ROWS;
   /** O of each part, not divided by l. */
   alignas(16) float o[PARTS][ROWS][HEAD_DIM + Columns::PADDING];
   float m[PARTS][ROWS]; /**< as in Part */
@@ -333,6 +334,7 @@ __device__ __forceinline__ void merge_parts(const Problem &problem, const Decode
     } else {
       keep_part(begins, row, column, sum);
     }
+    if (Parts::MOST_ROWS * FOURS <= MMA_THREADS) break;  // so nvcc knows that there is no loop
   }
 }
 

@@ -144,8 +144,8 @@ template <int TILE, int ROWS, typename SomeRing, typename LoadQ, typename Attend
 __device__ __forceinline__ void attend_groups(const Problem &problem, const DecodeTensors &t,
                                               const Share &share, SomeRing &ring, LoadQ load_q,
                                               Attend attend, End end, Begun begun = {}) {
-  // Warpgroups would lose more by the registers that this takes.
-  constexpr bool OF_WARPS = SomeRing::WORKER == WARP_SIZE;
+  // Others would lose more by the registers that this takes.
+  constexpr bool OF_WARPS = SomeRing::WORKER == WARP_SIZE, EARLY = OF_WARPS && ROWS == 8;
   FirstTile<TILE> tile = {};
   if (OF_WARPS) tile = find_first<TILE>(problem, t, share);
   if (tile.whole) ask_whole(ring, 0, tile, problem.k_strides, t.k);
@@ -164,16 +164,20 @@ __device__ __forceinline__ void attend_groups(const Problem &problem, const Deco
   for (int left = share.tiles; left > 0; first = 0) {
     const int all = tiles_of_sequence(problem, length, TILE).count, count = min(all - first, left);
     const int own = own_tile<SomeRing::WORKER>(share.tiles - left);
-    attend(asked, group, length, first + own, first + count);
     left -= count;
-    const RowGroup ended = group;
-    if (left > 0) {
-      group = next_rows<ROWS>(problem, group, share.stride);
-      length = t.lengths[group.batch];
-    } else {
-      cp_async_wait<0>();  // a worker without a tile has asked for zeros
-    }
-    end(ended, count == all, first == 0, left > 0, group);
+    RowGroup next = group;
+    int next_length = 0;
+    const auto find_following = [&] {
+      if (left == 0) return;
+      next = next_rows<ROWS>(problem, group, share.stride);
+      next_length = t.lengths[next.batch];
+    };
+    if (EARLY) find_following();  // while K and V come, and not between two row groups
+    attend(asked, group, length, first + own, first + count);
+    if (!EARLY) find_following();
+    if (left == 0) cp_async_wait<0>();  // a worker without a tile has asked for zeros
+    end(group, count == all, first == 0, left > 0, next);
+    group = next, length = next_length;
   }
 }
 

@@ -14,7 +14,7 @@ constexpr int END_TILES = 6;        /**< the end of a row group takes as long as
 constexpr int MOST_BYTES = 4000000; /**< of all parts and shares */
 constexpr int SHARE_BYTES = 64;     /**< sizeof(Share) */
 /** Of K and V: on an H100, a block of a cluster reads so much as fast as two blocks read half of
- * it, if the cache is contiguous. */
+ * it. */
 constexpr double MOST_BYTES_OF_BLOCK = 2.2e6;
 
 /** Both kernels for a type, a head dimension and a number of rows. */
@@ -47,11 +47,12 @@ static int most_shares(const SharesConfig *c, const Problem *problem) {
 
 /** Blocks of a cluster, those of a row group; 1: no clusters. Two find room on two neighbouring
  * SMs. Clusters of 4 or 8 do not fit on all SMs of a GPU, but on half of them. So each block reads
- * twice as much, which takes no longer if it is little. */
+ * twice as much, which takes no longer if it is little, but in pages it does. */
 static int cluster_blocks(const SharesConfig *c, const Problem *problem) {
   const int groups = row_blocks(c, problem), sms = device_attribute(cudaDevAttrMultiProcessorCount);
   if (c->clusters == NULL) return 1;
   if (most_shares(c, problem) == 2 * groups) return 2;
+  if (problem->page_size > 0) return 1;
   const double bytes = 4.0 * groups * problem->kv_len * c->head_dim;
   for (int size = 8; size >= 4; size /= 2) {
     const int blocks = size * groups;
