@@ -205,7 +205,7 @@ struct Padded {
 template <int HEAD_DIM, int ROWS, typename Columns, int PARTS = MMA_WARPS>
 struct MmaParts {
   static constexpr int COLUMNS_OF_ROW = HEAD_DIM; /**< without those that nobody uses */
-  static constexpr int MOST_ROWS = ROWS;
+  static constexpr int MOST_ROWS = ROWS;          /**< of a row group */
   /** O of each part, not divided by l. */
   alignas(16) float o[PARTS][ROWS][HEAD_DIM + Columns::PADDING];
   float m[PARTS][ROWS]; /**< as in Part */
