@@ -144,7 +144,7 @@ template <int TILE, int ROWS, typename SomeRing, typename LoadQ, typename Attend
 __device__ __forceinline__ void attend_groups(const Problem &problem, const DecodeTensors &t,
                                               const Share &share, SomeRing &ring, LoadQ load_q,
                                               Attend attend, End end, Begun begun = {}) {
-  // Others would lose more by the registers that this takes.
+  // Warpgroups, and with 16 rows warps, would lose more by the registers that this takes.
   constexpr bool OF_WARPS = SomeRing::WORKER == WARP_SIZE, EARLY = OF_WARPS && ROWS == 8;
   FirstTile<TILE> tile = {};
   if (OF_WARPS) tile = find_first<TILE>(problem, t, share);

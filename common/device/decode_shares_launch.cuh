@@ -47,13 +47,14 @@ static int most_shares(const SharesConfig *c, const Problem *problem) {
 
 /** Blocks of a cluster, those of a row group; 1: no clusters. Two find room on two neighbouring
  * SMs. Clusters of 4 or 8 do not fit on all SMs of a GPU, but on half of them. So each block reads
- * twice as much, which takes no longer if it is little, but in pages it does. */
+ * twice as much, which takes no longer if it is little and not in pages. */
 static int cluster_blocks(const SharesConfig *c, const Problem *problem) {
   const int groups = row_blocks(c, problem), sms = device_attribute(cudaDevAttrMultiProcessorCount);
   if (c->clusters == NULL) return 1;
   if (most_shares(c, problem) == 2 * groups) return 2;
   if (problem->page_size > 0) return 1;
-  const double bytes = 4.0 * groups * problem->kv_len * c->head_dim;
+  const int most = problem->window > 0 ? problem->window + problem->q_len : problem->kv_len;
+  const double bytes = 4.0 * groups * min(problem->kv_len, most) * c->head_dim;
   for (int size = 8; size >= 4; size /= 2) {
     const int blocks = size * groups;
     const bool fits = 2 * blocks <= sms, suffices = 20 * blocks >= 9 * sms;

@@ -75,8 +75,8 @@ static bool list_lengths(const char *text, int batch, int most, Cache *cache, Er
     if (digits < sizeof number) memcpy(number, at, digits);
     if (!parse_integer("", number, 0, most, &length, &unused)) {
       return fail(error, EXIT_USAGE,
-                  "--lengths %s: length %d is %.*s, must be an integer from 0 to %d", text, count,
-                  (int)digits, at, most);
+                  "--lengths %s: length %d is \"%.*s\", must be an integer from 0 to %d", text,
+                  count, (int)digits, at, most);
     }
     if (count < batch) cache->lengths[count] = (int)length;
     at = at[digits] == ',' ? at + digits + 1 : NULL;
@@ -202,13 +202,15 @@ bool cache_read_pages(const char *path, const Problem *p, int pages, Cache *cach
   NpyArray file;
   if (!npy_read(path, INT32_TYPES, &file, error)) return false;
   const int least = page_count(p, p->kv_len);
+  int longest = 0; /* which sequence is */
+  while (longest + 1 < p->batch && cache->lengths[longest] < p->kv_len) longest++;
   bool ok =
       (file.rank == 2 && file.shape[0] == p->batch && file.shape[1] >= least &&
        file.shape[1] <= INT32_MAX) ||
-      fail(
-          error, EXIT_USAGE,
-          "%s: must be [B, pages of the longest sequence]: [%d, %d] or more, as lengths.npy has %d",
-          path, p->batch, least, p->kv_len);
+      fail(error, EXIT_USAGE,
+           "%s: must be [B, pages of the longest sequence]: [%d, %d] or more, as element [%d] of "
+           "lengths.npy is %d",
+           path, p->batch, least, longest, cache->lengths[longest]);
   ok = ok && allocate_pages(p, (int)file.shape[1], pages, cache, error) &&
        take_pages(path, p, &file, cache, error);
   npy_free(&file);

@@ -199,16 +199,20 @@ TEST(shares_have_every_tile_and_rows_their_messages) {
 TEST(clusters_are_as_large_as_there_is_room_for) {
   set_variable("SIMT_SMS", "132");
   static constexpr struct {
-    int groups, keys, blocks, size;
-  } CASES[] = {{1, 4096, 132, 1},    {7, 4096, 126, 1},   {8, 4096, 64, 8},   {8, 32768, 64, 8},
-               {8, 65536, 128, 1},   {9, 4096, 126, 1},   {14, 4096, 126, 1}, {15, 4096, 60, 4},
-               {16, 16384, 64, 4},   {16, 32768, 128, 1}, {17, 4096, 119, 1}, {32, 4096, 128, 1},
-               {60, 262144, 120, 2}, {66, 100, 132, 2},   {67, 4096, 132, 1}, {256, 4096, 128, 1}};
+    int groups, keys, blocks, size, window, page_size;
+  } CASES[] = {{1, 4096, 132, 1},        {7, 4096, 126, 1},       {8, 4096, 64, 8},
+               {8, 32768, 64, 8},        {8, 65536, 128, 1},      {9, 4096, 126, 1},
+               {14, 4096, 126, 1},       {15, 4096, 60, 4},       {16, 16384, 64, 4},
+               {16, 32768, 128, 1},      {17, 4096, 119, 1},      {32, 4096, 128, 1},
+               {60, 262144, 120, 2},     {66, 100, 132, 2},       {67, 4096, 132, 1},
+               {256, 4096, 128, 1},      {8, 65536, 64, 8, 1024}, {8, 4096, 128, 1, 0, 16},
+               {64, 4096, 128, 2, 0, 16}};
   SharesConfig c = {};
   c.rows = 8, c.per_sm = 1, c.part_bytes = 5120, c.head_dim = 128, c.clusters = no_kernel;
   for (const auto &x : CASES) {
     Problem p = {};
     p.batch = x.groups, p.q_heads = p.kv_heads = p.q_len = 1, p.kv_len = x.keys, p.head_dim = 128;
+    p.window = x.window, p.page_size = x.page_size;
     assert_int_equal(share_count(&c, &p), x.blocks);
     assert_int_equal(cluster_blocks(&c, &p), x.size);
     c.clusters = NULL;
