@@ -2,8 +2,8 @@
 
 matplotlib writes six decimals, of which two can be seen, a line for each point of a path, and the same styles at each
 element, which become classes here. The templates of a page indent it, name a class that has no style, hold icons
-that it does not show, end what ends by itself, and quote single words. Each has the list of all pages, whose links need
-no class if the styles of the theme name what they are.
+that it does not show, say what HTML knows, end what ends by itself, and quote single words. Each has the list of all
+pages, whose links need no class if the styles of the theme name what they are.
 """
 
 import re
@@ -52,6 +52,7 @@ def smaller_page(text: str) -> str:
         r'<symbol id="([^"]*)".*?</symbol>', lambda icon: icon[0] if icon[1] in shown else "", text, flags=re.S
     )
     text = text.replace('class="reference internal"', 'class="reference"')
+    text = text.replace(' xmlns="http://www.w3.org/2000/svg"', "")  # HTML knows what an svg is
     text = re.sub(
         r'<div class="sidebar-tree">.*?</aside>',
         lambda tree: tree[0].replace(' class="reference"', ""),

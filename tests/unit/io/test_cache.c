@@ -94,13 +94,13 @@ TEST(the_logarithm_of_lengths_is_uniform) {
 TEST(wrong_lengths_are_refused) {
   refused("5", "1 lengths, must be one for each of --batch 6");
   refused("1,2,3,4,5,6,7", "7 lengths");
-  refused("1,2,3,-4,5,6", "length 3 is -4, must be an integer from 0 to 100");
-  refused("1,2,3,101,5,6", "length 3 is 101");
-  refused("1,2,99999999999999999999,4,5,6", "length 2 is 9999");
-  refused("", "length 0 is ,");
+  refused("1,2,3,-4,5,6", "length 3 is \"-4\", must be an integer from 0 to 100");
+  refused("1,2,3,101,5,6", "length 3 is \"101\"");
+  refused("1,2,99999999999999999999,4,5,6", "length 2 is \"9999");
+  refused("", "length 0 is \"\",");
   refused("90-20", "must be A-B with 0 <= A <= B <= 100");
   refused("20-101", "must be A-B");
-  refused("-20", "length 0 is -20");
+  refused("-20", "length 0 is \"-20\"");
   refused("log:0-9", "must be log:A-B with 1 <= A <= B <= 100");
   refused("log:", "must be log:A-B");
   refused("/nowhere/lengths.npy", "/nowhere/lengths.npy: cannot open");
@@ -188,6 +188,9 @@ TEST(files_of_lengths_and_pages) {
   assert_false(cache_read_pages(path[1], &p, 4, &other, &error));
   assert_non_null(
       strstr(error.text, "table.npy: element [1, 0] is 4, must be a page, from 0 to 3"));
+  other.lengths[4] = p.kv_len = 49;
+  assert_false(cache_read_pages(path[1], &p, 5, &other, &error));
+  assert_non_null(strstr(error.text, "[6, 4] or more, as element [4] of lengths.npy is 49"));
   other.lengths = NULL;
   cache_free(&other);
   assert_false(cache_read_lengths(path[0], BATCH, 32, &other, &error));
