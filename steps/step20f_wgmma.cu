@@ -13,7 +13,7 @@
  * S and of O.
  *
  * What it costs: with fewer rows, products of rows that do not exist. And a part has 40 KB, so the
- * workspace has room for those of 48 blocks only, where the GPU has 132 multiprocessors: step 20g.
+ * workspace has room for those of 48 blocks only, where the GPU has 132 SMs: step 20g.
  *
  * What to look at: leave(). What would happen if a warp asked for the next item without it?
  */
