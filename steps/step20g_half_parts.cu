@@ -51,8 +51,8 @@ __device__ __forceinline__ void store_eight(const ResultRow<T> &row, int column,
 
 /** Merges the rows of both warpgroups, and sends what the block does not have `whole`, but for its
  * own rows. A row has four threads with every fourth eight columns each. */
-template <typename T, int HEAD_DIM>
-__device__ __forceinline__ void end_rows(WideShared<T, HEAD_DIM> &shared,
+template <typename T, int HEAD_DIM, typename SomeRing>
+__device__ __forceinline__ void end_rows(WideShared<T, HEAD_DIM, SomeRing> &shared,
                                          const WideRows<HEAD_DIM> &rows, const Problem &problem,
                                          const DecodeTensors &t, const RowGroup &group, bool whole,
                                          const OwnRows &own) {
@@ -129,8 +129,8 @@ __device__ __forceinline__ void receive(Part &sum, int first, int every, int cou
 
 /** Merges this block's rows of the last row group of its share. HEAD_DIM / COLUMNS lanes are a team
  * that has all columns of a row; if there are many parts, all teams of a warp have the same row. */
-template <typename T, int HEAD_DIM>
-__device__ __forceinline__ void merge_rows(const WideShared<T, HEAD_DIM> &shared,
+template <typename T, int HEAD_DIM, typename SomeRing>
+__device__ __forceinline__ void merge_rows(const WideShared<T, HEAD_DIM, SomeRing> &shared,
                                            const Problem &problem, const DecodeTensors &t,
                                            const Share &share) {
   constexpr int LANES = HEAD_DIM / COLUMNS, TEAMS = MMA_THREADS / LANES;

@@ -151,12 +151,13 @@ __device__ __forceinline__ void merge_messages(const Problem &problem, const Dec
   }
 }
 
-/** Step::decode: launches blocks that wait for each other. */
-template <const auto &CONFIGS>
+/** Step::decode: launches blocks that wait for each other. `extra` are the kernel's last
+ * parameters. */
+template <const auto &CONFIGS, typename... Extra>
 static cudaError_t decode_together(const Problem *problem, const DecodeTensors *t,
-                                   cudaStream_t stream) {
+                                   cudaStream_t stream, const Extra &...extra) {
   if (!start_at_chunks(t)) return cudaErrorMisalignedAddress;
-  const SharesConfig *c = find_decode<CONFIGS>(problem);
+  const auto *c = find_decode<CONFIGS>(problem);
   const cudaError_t error =
       cudaFuncSetAttribute(c->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes(c));
   if (error) return error;
@@ -168,9 +169,8 @@ static cudaError_t decode_together(const Problem *problem, const DecodeTensors *
   config.blockDim = c->threads;
   config.dynamicSmemBytes = shared_bytes(c);
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, c->kernel, *problem, *t);
+  config.attrs = &attribute, config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, c->kernel, *problem, *t, extra...);
 }
 
 #endif

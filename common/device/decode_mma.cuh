@@ -430,7 +430,8 @@ __device__ __forceinline__ void attend_share(
 }
 
 /** Bytes of shared memory of a thread block: at least the parts of its warps. */
-static int shared_bytes(const SharesConfig *c) {
+template <typename Config>
+static int shared_bytes(const Config *c) {
   if (c->shared_bytes > 0) return c->shared_bytes;
   return c->rows * MMA_WARPS * (int)sizeof(float) * (c->head_dim + 16 + 2);
 }
@@ -458,7 +459,7 @@ static bool supports_mma(const Problem *problem, char *why, size_t why_size) {
 template <const auto &CONFIGS>
 static void describe_mma(const Problem *problem, int heads, Description *description) {
   describe_shares<CONFIGS>(problem, heads, description);
-  const SharesConfig *c = find_decode<CONFIGS>(problem);
+  const auto *c = find_decode<CONFIGS>(problem);
   description->compute_capability = 75;
   description->launches[0].dynamic_shared_bytes = shared_bytes(c);
   description->launches[1].block = dim3(THREADS);

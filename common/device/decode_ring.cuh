@@ -128,7 +128,7 @@ __device__ __forceinline__ void ask_whole(SomeRing &ring, int slot,
 
 /** Waits for the item that was asked for first. */
 template <typename SomeRing, typename SomeAsked>
-__device__ __forceinline__ const uint4 *wait_for_item(const SomeRing &ring, SomeAsked &asked) {
+__device__ __forceinline__ const uint4 *wait_for_item(SomeRing &ring, SomeAsked &asked) {
   const uint4 *const item = ring.items[threadIdx.x / ring.WORKER][asked.from];
   asked.from = asked.from + 1 == ring.SLOTS ? 0 : asked.from + 1;
   cp_async_wait<SomeRing::AHEAD - 1>();

@@ -135,10 +135,36 @@ __device__ __forceinline__ void touch_places(const Share &share, Place place) {
   }
 }
 
-/** Goes through the row groups of a share. load_q() is called when the first K is asked for, and
- * begun() when the first V is. attend() computes this worker's tiles of one, from its first to the
- * end; end() gets the row group, whether the block has all of its tiles, whether the first is among
- * them, whether the share goes on, and with which row group. */
+/** Goes through the row groups of a share. attend() computes this worker's tiles of one, from its
+ * first to the end; end() gets the row group, whether the block has all of its tiles, whether the
+ * first is among them, whether the share goes on, and with which row group. If that is looked up
+ * `EARLY`, while K and V come and not between two row groups, attend() gets the last two, too. */
+template <int TILE, int ROWS, int WORKER, bool EARLY, typename Attend, typename End>
+__device__ __forceinline__ void each_group(const Problem &problem, const DecodeTensors &t,
+                                           const Share &share, Attend attend, End end) {
+  RowGroup group = share.rows;
+  int length = share.length, first = share.first;
+  for (int left = share.tiles; left > 0; first = 0) {
+    const int all = tiles_of_sequence(problem, length, TILE).count, count = min(all - first, left);
+    const int own = own_tile<WORKER>(share.tiles - left);
+    left -= count;
+    RowGroup next = group;
+    int next_length = 0;
+    const auto find_following = [&] {
+      if (left == 0) return;
+      next = next_rows<ROWS>(problem, group, share.stride);
+      next_length = t.lengths[next.batch];
+    };
+    if (EARLY) find_following();
+    attend(group, length, first + own, first + count, left > 0, next);
+    if (!EARLY) find_following();
+    end(group, count == all, first == 0, left > 0, next);
+    group = next, length = next_length;
+  }
+}
+
+/** The same for a worker that also asks for its tiles: attend() gets what it has asked for, too.
+ * load_q() is called when the first K is asked for, and begun() when the first V is. */
 template <int TILE, int ROWS, typename SomeRing, typename LoadQ, typename Attend, typename End,
           typename Begun = void (*)()>
 __device__ __forceinline__ void attend_groups(const Problem &problem, const DecodeTensors &t,
@@ -159,26 +185,15 @@ __device__ __forceinline__ void attend_groups(const Problem &problem, const Deco
   for (int slot = OF_WARPS ? 2 * tile.whole : 1; slot < ring.AHEAD; slot++) {
     ask(ring, asked, problem, t, slot % 2, true);
   }
-  RowGroup group = share.rows;
-  int length = share.length, first = share.first;
-  for (int left = share.tiles; left > 0; first = 0) {
-    const int all = tiles_of_sequence(problem, length, TILE).count, count = min(all - first, left);
-    const int own = own_tile<SomeRing::WORKER>(share.tiles - left);
-    left -= count;
-    RowGroup next = group;
-    int next_length = 0;
-    const auto find_following = [&] {
-      if (left == 0) return;
-      next = next_rows<ROWS>(problem, group, share.stride);
-      next_length = t.lengths[next.batch];
-    };
-    if (EARLY) find_following();  // while K and V come, and not between two row groups
-    attend(asked, group, length, first + own, first + count);
-    if (!EARLY) find_following();
-    if (left == 0) cp_async_wait<0>();  // a worker without a tile has asked for zeros
-    end(group, count == all, first == 0, left > 0, next);
-    group = next, length = next_length;
-  }
+  each_group<TILE, ROWS, SomeRing::WORKER, EARLY>(
+      problem, t, share,
+      [&](const RowGroup &group, int length, int first, int end_tile, bool, const RowGroup &) {
+        attend(asked, group, length, first, end_tile);
+      },
+      [&](const RowGroup &group, bool whole, bool begins, bool goes_on, const RowGroup &next) {
+        if (!goes_on) cp_async_wait<0>();  // a worker without a tile has asked for zeros
+        end(group, whole, begins, goes_on, next);
+      });
 }
 
 /** Merges the parts of a row group, and sends to place() what the block does not have `whole`. */

@@ -17,8 +17,9 @@ constexpr int SHARE_BYTES = 64;     /**< sizeof(Share) */
  * it. */
 constexpr double MOST_BYTES_OF_BLOCK = 2.2e6;
 
-/** Both kernels for a type, a head dimension and a number of rows. */
-struct SharesConfig : DecodeConfig<> {
+/** Both kernels for a type, a head dimension and a number of rows; `Extra` as in DecodeConfig. */
+template <typename... Extra>
+struct SharesConfigWith : DecodeConfig<Extra...> {
   void (*merge)(Problem, DecodeTensors);    /**< the second kernel, or NULL */
   int per_sm;                               /**< thread blocks that an SM has room for */
   int part_bytes;                           /**< of a part in the workspace */
@@ -26,6 +27,7 @@ struct SharesConfig : DecodeConfig<> {
   void (*clusters)(Problem, DecodeTensors); /**< the kernel if the blocks of a row group are a
                                                cluster, or NULL */
 };
+using SharesConfig = SharesConfigWith<>;
 
 /** If row groups are equally long: the most blocks that have whole row groups each, or a row group
  * each has whole blocks; if that leaves a tenth of the blocks without work, all of them. */
@@ -39,7 +41,8 @@ __host__ __device__ inline int without_seams(int blocks, int groups) {
 /** Thread blocks: as many as the GPU has room for at a time, if their parts are not too large.
  * Blocks that would have no share if row groups are equally long are not launched, because the GPU
  * leaves as many SMs of each half without work then. */
-static int most_shares(const SharesConfig *c, const Problem *problem) {
+template <typename Config>
+static int most_shares(const Config *c, const Problem *problem) {
   const int room = device_attribute(cudaDevAttrMultiProcessorCount) * c->per_sm;
   return without_seams(min(room, MOST_BYTES / (2 * c->part_bytes + SHARE_BYTES)),
                        row_blocks(c, problem));
@@ -48,7 +51,8 @@ static int most_shares(const SharesConfig *c, const Problem *problem) {
 /** Blocks of a cluster, those of a row group; 1: no clusters. Two find room on two neighbouring
  * SMs. Clusters of 4 or 8 do not fit on all SMs of a GPU, but on half of them. So each block reads
  * twice as much, which takes no longer if it is little and not in pages. */
-static int cluster_blocks(const SharesConfig *c, const Problem *problem) {
+template <typename Config>
+static int cluster_blocks(const Config *c, const Problem *problem) {
   const int groups = row_blocks(c, problem), sms = device_attribute(cudaDevAttrMultiProcessorCount);
   if (c->clusters == NULL) return 1;
   if (most_shares(c, problem) == 2 * groups) return 2;
@@ -64,7 +68,8 @@ static int cluster_blocks(const SharesConfig *c, const Problem *problem) {
 }
 
 /** Thread blocks of the decode kernel. */
-static int share_count(const SharesConfig *c, const Problem *problem) {
+template <typename Config>
+static int share_count(const Config *c, const Problem *problem) {
   const int size = cluster_blocks(c, problem);
   return size > 1 ? size * row_blocks(c, problem) : most_shares(c, problem);
 }
@@ -72,7 +77,7 @@ static int share_count(const SharesConfig *c, const Problem *problem) {
 /** Step::describe */
 template <const auto &CONFIGS>
 static void describe_shares(const Problem *problem, int, Description *description) {
-  const SharesConfig *c = find_decode<CONFIGS>(problem);
+  const auto *c = find_decode<CONFIGS>(problem);
   describe_decode<CONFIGS>(problem, 1, description);
   if (cluster_blocks(c, problem) > 1) description->launches[0].kernel = (const void *)c->clusters;
   description->launches[0].grid = dim3(share_count(c, problem));
@@ -84,7 +89,7 @@ static void describe_shares(const Problem *problem, int, Description *descriptio
 /** Step::workspace_bytes */
 template <const auto &CONFIGS>
 static size_t parts_bytes(const Problem *problem) {
-  const SharesConfig *c = find_decode<CONFIGS>(problem);
+  const auto *c = find_decode<CONFIGS>(problem);
   return (size_t)2 * share_count(c, problem) * c->part_bytes;
 }
 
@@ -100,7 +105,7 @@ template <const auto &CONFIGS, typename Share,
           void (*KERNEL)(Problem, const int *, Share *, int, int, int, int)>
 static cudaError_t schedule_shares(const Problem *problem, const DecodeTensors *t,
                                    cudaStream_t stream) {
-  const SharesConfig *c = find_decode<CONFIGS>(problem);
+  const auto *c = find_decode<CONFIGS>(problem);
   const int blocks = share_count(c, problem);
   cudaLaunchConfig_t config = {};
   config.gridDim = (blocks + THREADS - 1) / THREADS;

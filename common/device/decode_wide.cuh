@@ -39,13 +39,15 @@ struct WideRing {
     fence_proxy_async();  // wgmma sees what this thread has copied
     leave();
   }
+  /** Waits for all warpgroups that multiply. */
+  __device__ static __forceinline__ void meet() { __syncthreads(); }
 };
 
 /** Shared memory of a thread block. */
-template <typename T, int HEAD_DIM>
+template <typename T, int HEAD_DIM, typename SomeRing = WideRing<T, HEAD_DIM>>
 struct alignas(1024) WideShared {
-  WideRing<T, HEAD_DIM> ring;                             /**< K and V */
-  uint4 q[WIDE_ROWS * HEAD_DIM / CHUNK];                  /**< in panels, too */
+  SomeRing ring;                                          /**< K and V */
+  alignas(1024) uint4 q[WIDE_ROWS * HEAD_DIM / CHUNK];    /**< in panels, too */
   MmaParts<HEAD_DIM, WIDE_ROWS, Padded<8>, GROUPS> parts; /**< of the warpgroups */
 };
 
@@ -78,8 +80,8 @@ __device__ __forceinline__ void load_q(WideRows<HEAD_DIM> &rows, const Problem &
 }
 
 /** Begins with the row group of this Q. */
-template <typename T, int HEAD_DIM>
-__device__ __forceinline__ void begin_rows(WideShared<T, HEAD_DIM> &shared,
+template <typename T, int HEAD_DIM, typename SomeRing>
+__device__ __forceinline__ void begin_rows(WideShared<T, HEAD_DIM, SomeRing> &shared,
                                            WideRows<HEAD_DIM> &rows) {
 #pragma unroll
   for (int i = 0; i < HEAD_DIM / CHUNK / 4; i++) {
@@ -88,13 +90,13 @@ __device__ __forceinline__ void begin_rows(WideShared<T, HEAD_DIM> &shared,
   memset(rows.o, 0, sizeof rows.o);
   start_rows(rows.m, rows.l, -INFINITY);
   fence_proxy_async();
-  __syncthreads();  // Q is there
+  shared.ring.meet();  // Q is there
 }
 
 /** Computes this warpgroup's tiles of a row group, every second one from `tile` on. wgmma must not
  * be in a branch that a thread may take alone, or nvcc waits for each. */
-template <typename T, int HEAD_DIM, typename SomeAsked>
-__device__ __forceinline__ void attend_rows(WideShared<T, HEAD_DIM> &shared,
+template <typename T, int HEAD_DIM, typename SomeRing, typename SomeAsked>
+__device__ __forceinline__ void attend_rows(WideShared<T, HEAD_DIM, SomeRing> &shared,
                                             WideRows<HEAD_DIM> &rows, SomeAsked &asked,
                                             const Problem &problem, const DecodeTensors &t,
                                             const RowGroup &group, int length, int tile, int end) {
@@ -125,8 +127,8 @@ __device__ __forceinline__ void attend_rows(WideShared<T, HEAD_DIM> &shared,
 }
 
 /** Leaves the part of this warpgroup for the block. */
-template <typename T, int HEAD_DIM>
-__device__ __forceinline__ void store_rows(WideShared<T, HEAD_DIM> &shared,
+template <typename T, int HEAD_DIM, typename SomeRing>
+__device__ __forceinline__ void store_rows(WideShared<T, HEAD_DIM, SomeRing> &shared,
                                            const WideRows<HEAD_DIM> &rows) {
   const int lane = threadIdx.x % WARP_SIZE, group = threadIdx.x / WARPGROUP_THREADS;
 #pragma unroll
@@ -142,7 +144,7 @@ __device__ __forceinline__ void store_rows(WideShared<T, HEAD_DIM> &shared,
           make_float2(rows.o[0][n][2 * half], rows.o[0][n][2 * half + 1]);
     }
   }
-  __syncthreads();  // the parts of both warpgroups are there
+  shared.ring.meet();  // the parts of both warpgroups are there
 }
 
 #endif
