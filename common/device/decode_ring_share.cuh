@@ -137,8 +137,8 @@ __device__ __forceinline__ void touch_places(const Share &share, Place place) {
 
 /** Goes through the row groups of a share. attend() computes this worker's tiles of one, from its
  * first to the end; end() gets the row group, whether the block has all of its tiles, whether the
- * first is among them, whether the share goes on, and with which row group. If that is looked up
- * `EARLY`, while K and V come and not between two row groups, attend() gets the last two, too. */
+ * first is among them, whether the share goes on, and with which row group. attend() gets these
+ * two, too, if they are looked up `EARLY`: while K and V come, and not between two row groups. */
 template <int TILE, int ROWS, int WORKER, bool EARLY, typename Attend, typename End>
 __device__ __forceinline__ void each_group(const Problem &problem, const DecodeTensors &t,
                                            const Share &share, Attend attend, End end) {
@@ -163,8 +163,9 @@ __device__ __forceinline__ void each_group(const Problem &problem, const DecodeT
   }
 }
 
-/** The same for a worker that also asks for its tiles: attend() gets what it has asked for, too.
- * load_q() is called when the first K is asked for, and begun() when the first V is. */
+/** The same for a worker that asks for its tiles itself: attend() gets what it has asked for, the
+ * row group and its tiles. load_q() is called when the first K is asked for, and begun() when the
+ * first V is. */
 template <int TILE, int ROWS, typename SomeRing, typename LoadQ, typename Attend, typename End,
           typename Begun = void (*)()>
 __device__ __forceinline__ void attend_groups(const Problem &problem, const DecodeTensors &t,
