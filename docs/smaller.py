@@ -1,9 +1,9 @@
 """Makes pictures and pages of the site smaller without a visible change: smaller.py STYLE.css PICTURE.svg PAGE.html ...
 
 matplotlib writes six decimals, of which two can be seen, a line for each point of a path, and the same styles at each
-element, which become classes here. The templates of a page indent it, name a class that has no style, hold icons
-that it does not show, say what HTML knows, end what ends by itself, and quote single words. Each has the list of all
-pages, whose links need no class if the styles of the theme name what they are.
+element, which become classes here. The templates of a page indent it, name classes that have no style, hold icons
+that it does not show, say what HTML knows or what they have said, end what ends by itself, and quote single words. Each
+has the list of all pages, whose links need no class if the styles of the theme name what they are.
 """
 
 import re
@@ -46,11 +46,23 @@ def smaller(text: str) -> str:
     return text.replace("</style>", f"{rules}</style>", 1)
 
 
+def smaller_icon(icon: str) -> str:
+    return re.sub(r"></(?:circle|line|path|polyline|rect)>", "/>", re.sub(r'\s+class="[^"]*"', "", icon))
+
+
 def smaller_page(text: str) -> str:
     shown = set(re.findall(r'<use href="#([^"]*)"', text))
     text = re.sub(
-        r'<symbol id="([^"]*)".*?</symbol>', lambda icon: icon[0] if icon[1] in shown else "", text, flags=re.S
+        r'<symbol id="([^"]*)".*?</symbol>',
+        lambda icon: smaller_icon(icon[0]) if icon[1] in shown else "",
+        text,
+        flags=re.S,
     )
+    text = re.sub(r'<!-- Generated with .*?-->| type="text/css"', "", text)
+    text = re.sub(
+        r'(<meta name="viewport"[^<>]*>)(.*?)<meta name="viewport"[^<>]*>', r"\1\2", text, count=1, flags=re.S
+    )
+    text = re.sub(r"<style>.*?</style>", lambda style: re.sub(r"\s+", " ", style[0]), text, flags=re.S)
     text = text.replace('class="reference internal"', 'class="reference"')
     text = text.replace(' xmlns="http://www.w3.org/2000/svg"', "")  # HTML knows what an svg is
     text = re.sub(

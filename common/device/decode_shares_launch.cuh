@@ -27,7 +27,7 @@ struct SharesConfigWith : DecodeConfig<Extra...> {
   void (*clusters)(Problem, DecodeTensors); /**< the kernel if the blocks of a row group are a
                                                cluster, or NULL */
 };
-using SharesConfig = SharesConfigWith<>;
+using SharesConfig = SharesConfigWith<>; /**< of kernels without more parameters */
 
 /** If row groups are equally long: the most blocks that have whole row groups each, or a row group
  * each has whole blocks; if that leaves a tenth of the blocks without work, all of them. */
