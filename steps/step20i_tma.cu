@@ -83,7 +83,7 @@ template <typename T, int HEAD_DIM, int SLOTS>
 __device__ __forceinline__ const uint4 *wait_for_item(TileRing<T, HEAD_DIM> &ring,
                                                       PipelineState<SLOTS> &needed) {
   const int group = threadIdx.x / WARPGROUP_THREADS;
-  mbarrier_wait(&ring.full[group][needed.index()], needed.phase());
+  mbarrier_wait(&ring.full[group][needed.index()], needed.phase());  // all bytes are there
   return ring.items[group][needed.index()];
 }
 
@@ -124,7 +124,7 @@ __device__ __forceinline__ void load_tiles(TileRing<T, HEAD_DIM> &ring, const Ca
       const PipelineState<ring.SLOTS> state = {n / GROUPS * 2u + is_v};
       uint64_t *const full = &ring.full[group][state.index()];
       const CUtensorMap &map = is_v ? maps.v[whole] : maps.k[whole];
-      mbarrier_wait(&ring.empty[group][state.index()], state.phase() ^ 1);
+      mbarrier_wait(&ring.empty[group][state.index()], state.phase() ^ 1);  // it has been read
       if (lane == 0) mbarrier_arrive_expect(full, sizeof *ring.items[group]);
       for (int box = lane; box < (whole ? boxes : ROWS); box += WARP_SIZE) {
         const int panel = box % PANELS, row = box / PANELS * (whole ? box_rows : 1);
