@@ -11,7 +11,8 @@
  * What changed since step 20e: an item has half as many bytes, so a warp has twice as many slots.
  * 16 bytes are 16 columns, which give a lane its operands of four mma instead of two. Of V it takes
  * bytes of two keys at a time, interleaves them, and converts the pairs. ldmatrix could not do
- * this: it transposes elements of 16 bits alone.
+ * this: it transposes elements of 16 bits alone. Eight rows of Q fill both halves of an mma, each
+ * half with other columns.
  *
  * What it costs: conversions, one for each two numbers in fp16, and three more in bf16, to which
  * there is no way from e4m3 but through fp32.
@@ -91,41 +92,44 @@ __device__ __forceinline__ void read_v(ByteTile<T, HEAD_DIM, TILE> &tile, const 
 // [read_bytes]
 
 // [byte_rows]
-/** Makes rows of Q of eight fp16, times powers of two so that they are in its range, and returns
- * the reciprocal of that of row lane / 4. */
-template <typename T, int FRAGMENTS>
-__device__ __forceinline__ float to_halves(uint32_t (&q)[FRAGMENTS][4], int upper) {
-  const auto floats = [](uint32_t pair) {
-    return to_float2(*reinterpret_cast<const typename PairOf<T>::type *>(&pair));
-  };
-  float most = 0.0f;
-#pragma unroll
-  for (const auto &words : q) {
-    const float2 x = floats(words[upper]), y = floats(words[2 + upper]);
-    most = fmaxf(most, fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(y.x), fabsf(y.y))));
-  }
-  most = lanes_reduce_max<4>(most);
-  const uint32_t exponent = min(max(__float_as_uint(most) >> 23, 1u), 253u);
-  const float factor = __uint_as_float((254 - exponent) << 23);  // the largest becomes 1 to 2
-#pragma unroll
-  for (auto &words : q) {
-    const float2 x = floats(words[upper]), y = floats(words[2 + upper]);
-    words[upper] = pack<__half>(x.x * factor, x.y * factor);
-    words[2 + upper] = pack<__half>(y.x * factor, y.y * factor);
-  }
-  return __uint_as_float(exponent << 23);
-}
-
-/** Loads rows of Q, in the same columns as K. The scale of K is a factor of the scores, that of V a
- * factor of O. */
+/** Loads rows of Q, in the same columns as K. Eight rows fill half of an mma, so its other half has
+ * other columns of them: a fragment is 16 bytes as the lane has loaded them. The scale of K is a
+ * factor of the scores, that of V a factor of O. */
 template <typename T, int HEAD_DIM, int ROWS, int TILE>
 __device__ __forceinline__ Scales begin_rows(const ByteTile<T, HEAD_DIM, TILE> &, const T *q,
                                              MmaRows<HEAD_DIM, ROWS> &rows, const Problem &problem,
                                              const DecodeTensors &t, const RowGroup &group) {
   start_rows<2>(rows, problem, q, group);
+#pragma unroll
+  for (int i = 0; i < HEAD_DIM / 8 && ROWS == 8; i++)
+    rows.q[i / 4][i % 4] = rows.q[i / 2][i % 2 * 2];
   const int head = group.batch * problem.kv_heads + group.kv_head;
   const float scale = problem.scale * LOG2_E * t.k_scales[head];
   return {{scale, scale}, t.v_scales[head]};
+}
+
+/** Makes rows of eight fp16, times powers of two so that they are in its range, and returns the
+ * reciprocal of that of row lane / 4. */
+template <typename T, int HEAD_DIM, int ROWS>
+__device__ __forceinline__ float to_halves(MmaRows<HEAD_DIM, ROWS> &rows, int half) {
+  const auto floats = [](uint32_t pair) {
+    return to_float2(*reinterpret_cast<const typename PairOf<T>::type *>(&pair));
+  };
+  float most = 0.0f;
+#pragma unroll
+  for (int i = half; i < HEAD_DIM * ROWS / 64; i += ROWS / 8) {
+    const float2 x = floats(rows.q[i / 4][i % 4]);
+    most = fmaxf(most, fmaxf(fabsf(x.x), fabsf(x.y)));
+  }
+  most = lanes_reduce_max<4>(most);
+  const uint32_t exponent = min(max(__float_as_uint(most) >> 23, 1u), 253u);
+  const float factor = __uint_as_float((254 - exponent) << 23);  // the largest becomes 1 to 2
+#pragma unroll
+  for (int i = half; i < HEAD_DIM * ROWS / 64; i += ROWS / 8) {
+    const float2 x = floats(rows.q[i / 4][i % 4]);
+    rows.q[i / 4][i % 4] = pack<__half>(x.x * factor, x.y * factor);
+  }
+  return __uint_as_float(exponent << 23);
 }
 
 /** Makes them fp16 when they are there, so that copies of K and V do not wait for it. */
@@ -135,7 +139,7 @@ __device__ __forceinline__ void finish_rows(const ByteTile<T, HEAD_DIM, TILE> &,
 #pragma unroll
   for (int half = 0; half < ROWS / 8; half++) {
     float &own = scales.scores_log2[half];
-    if (DTYPE_OF<T> == DTYPE_BF16) own *= to_halves<T>(rows.q, half);
+    if (DTYPE_OF<T> == DTYPE_BF16) own *= to_halves<T>(rows, half);
     own = fminf(fmaxf(own, FLT_MIN), FLT_MAX);  // 0 and infinity times a score may be NaN
   }
 }
@@ -154,24 +158,28 @@ __device__ __forceinline__ uint32_t to_operand(uint32_t word) {
 // [to_operand]
 
 // [multiply_qk]
-/** S = Q K^T in fp16: the four bytes of a word are columns 2 j, 2 j + 1, 2 j + 8 and 2 j + 9 of an
- * mma. */
+/** S = Q K^T in fp16. With 16 rows, the four bytes of a word are columns 2 j, 2 j + 1, 2 j + 8 and
+ * 2 j + 9 of an mma. With eight, the lower halves of two words are these columns of an mma of which
+ * rows i count, and the upper halves those of another one, of which rows i + 8 count. */
 template <typename T, int HEAD_DIM, int ROWS, int TILE>
 __device__ __forceinline__ void multiply_qk(float (&s)[TILE / 8][4],
                                             const MmaRows<HEAD_DIM, ROWS> &rows,
                                             const ByteTile<T, HEAD_DIM, TILE> &tile) {
+  float upper[TILE / 8][4] = {};
 #pragma unroll
-  for (int c = 0; c < HEAD_DIM / 64; c++) {
+  for (int c = 0; c < HEAD_DIM / 32; c++) {
 #pragma unroll
-    for (int w = 0; w < 4; w++) {
-#pragma unroll
-      for (int n = 0; n < TILE / 8; n++) {
-        const uint32_t word = (&tile.k[n][c].x)[w];
-        mma_m16n8k16<__half>(s[n], rows.q[4 * c + w], to_operand<__half, false>(word),
-                             to_operand<__half, true>(word));
-      }
+    for (int n = 0; n < TILE / 8; n++) {
+      const uint32_t *const words = &tile.k[n][c / 2].x + c % 2 * 2;
+      const uint32_t b[4] = {e4m3_to_half2<false>(words[0]), e4m3_to_half2<true>(words[0]),
+                             e4m3_to_half2<false>(words[1]), e4m3_to_half2<true>(words[1])};
+      mma_m16n8k16<__half>(s[n], rows.q[ROWS / 8 * c], b[0], ROWS == 8 ? b[2] : b[1]);
+      mma_m16n8k16<__half>(ROWS == 8 ? upper[n] : s[n], rows.q[ROWS / 8 * (c + 1) - 1],
+                           ROWS == 8 ? b[1] : b[2], b[3]);
     }
   }
+#pragma unroll
+  for (int n = 0; n < TILE / 8 && ROWS == 8; n++) s[n][0] += upper[n][2], s[n][1] += upper[n][3];
 }
 // [multiply_qk]
 
