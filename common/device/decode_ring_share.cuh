@@ -184,7 +184,7 @@ __device__ __forceinline__ void attend_groups(const Problem &problem, const Deco
   if (!OF_WARPS) ask(ring, asked, problem, t, false, true), load_q();
 #pragma unroll 1
   for (int slot = OF_WARPS ? 2 * tile.whole : 1; slot < ring.AHEAD; slot++) {
-    ask(ring, asked, problem, t, slot % 2, true);
+    ask(ring, asked, problem, t, slot % 2, !OF_WARPS);
   }
   each_group<TILE, ROWS, SomeRing::WORKER, EARLY>(
       problem, t, share,
@@ -192,7 +192,7 @@ __device__ __forceinline__ void attend_groups(const Problem &problem, const Deco
         attend(asked, group, length, first, end_tile);
       },
       [&](const RowGroup &group, bool whole, bool begins, bool goes_on, const RowGroup &next) {
-        if (!goes_on) cp_async_wait<0>();  // a worker without a tile has asked for zeros
+        if (!goes_on) cp_async_wait<0>();  // a warpgroup without a tile has asked for zeros
         end(group, whole, begins, goes_on, next);
       });
 }
