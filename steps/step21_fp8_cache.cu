@@ -111,13 +111,13 @@ __device__ __forceinline__ Scales begin_rows(const ByteTile<T, HEAD_DIM, TILE> &
 /** Makes rows of eight fp16, times powers of two so that they are in its range, and returns the
  * reciprocal of that of row lane / 4. */
 template <typename T, int HEAD_DIM, int ROWS>
-__device__ __forceinline__ float to_halves(MmaRows<HEAD_DIM, ROWS> &rows, int half) {
+__device__ __forceinline__ float to_halves(MmaRows<HEAD_DIM, ROWS> &rows, int upper) {
   const auto floats = [](uint32_t pair) {
     return to_float2(*reinterpret_cast<const typename PairOf<T>::type *>(&pair));
   };
   float most = 0.0f;
 #pragma unroll
-  for (int i = half; i < HEAD_DIM * ROWS / 64; i += ROWS / 8) {
+  for (int i = upper; i < HEAD_DIM * ROWS / 64; i += ROWS / 8) {
     const float2 x = floats(rows.q[i / 4][i % 4]);
     most = fmaxf(most, fmaxf(fabsf(x.x), fabsf(x.y)));
   }
@@ -125,7 +125,7 @@ __device__ __forceinline__ float to_halves(MmaRows<HEAD_DIM, ROWS> &rows, int ha
   const uint32_t exponent = min(max(__float_as_uint(most) >> 23, 1u), 253u);
   const float factor = __uint_as_float((254 - exponent) << 23);  // the largest becomes 1 to 2
 #pragma unroll
-  for (int i = half; i < HEAD_DIM * ROWS / 64; i += ROWS / 8) {
+  for (int i = upper; i < HEAD_DIM * ROWS / 64; i += ROWS / 8) {
     const float2 x = floats(rows.q[i / 4][i % 4]);
     rows.q[i / 4][i % 4] = pack<__half>(x.x * factor, x.y * factor);
   }
