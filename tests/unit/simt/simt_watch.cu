@@ -39,7 +39,8 @@ TEST(the_limit_is_a_point_in_time) {
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
   simt_set_time_limit(0.1);
   usleep(150000);
-  stderr_of([] { spin_for_a_while<<<1, 32>>>(); });
+  int *flag = device_zeros<int>(1);
+  stderr_of([&] { never_end<<<1, 32>>>(flag, true); });
   assert_int_equal(cudaDeviceSynchronize(), cudaErrorLaunchTimeout);
   simt_set_time_limit(0);
   assert_int_equal(cudaDeviceReset(), cudaSuccess);
