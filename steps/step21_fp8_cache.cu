@@ -93,8 +93,8 @@ __device__ __forceinline__ void read_v(ByteTile<T, HEAD_DIM, TILE> &tile, const 
 
 // [byte_rows]
 /** Loads rows of Q, in the same columns as K. Eight rows fill half of an mma, so its other half has
- * other columns of them: a fragment is 16 bytes as the lane has loaded them. The scale of K is a
- * factor of the scores, that of V a factor of O. */
+ * other columns of them: a fragment is 16 bytes as the lane has loaded them, and half of rows.q is
+ * enough. The scale of K is a factor of the scores, that of V a factor of O. */
 template <typename T, int HEAD_DIM, int ROWS, int TILE>
 __device__ __forceinline__ Scales begin_rows(const ByteTile<T, HEAD_DIM, TILE> &, const T *q,
                                              MmaRows<HEAD_DIM, ROWS> &rows, const Problem &problem,
@@ -108,16 +108,16 @@ __device__ __forceinline__ Scales begin_rows(const ByteTile<T, HEAD_DIM, TILE> &
   return {{scale, scale}, t.v_scales[head]};
 }
 
-/** Makes rows of eight fp16, times powers of two so that they are in its range, and returns the
- * reciprocal of that of row lane / 4. */
+/** Makes the first eight rows, or the next, fp16, times powers of two so that they are in its
+ * range, and returns the reciprocal of that of row lane / 4 of the eight. */
 template <typename T, int HEAD_DIM, int ROWS>
-__device__ __forceinline__ float to_halves(MmaRows<HEAD_DIM, ROWS> &rows, int upper) {
+__device__ __forceinline__ float to_halves(MmaRows<HEAD_DIM, ROWS> &rows, int next) {
   const auto floats = [](uint32_t pair) {
     return to_float2(*reinterpret_cast<const typename PairOf<T>::type *>(&pair));
   };
   float most = 0.0f;
 #pragma unroll
-  for (int i = upper; i < HEAD_DIM * ROWS / 64; i += ROWS / 8) {
+  for (int i = next; i < HEAD_DIM * ROWS / 64; i += ROWS / 8) {
     const float2 x = floats(rows.q[i / 4][i % 4]);
     most = fmaxf(most, fmaxf(fabsf(x.x), fabsf(x.y)));
   }
@@ -125,7 +125,7 @@ __device__ __forceinline__ float to_halves(MmaRows<HEAD_DIM, ROWS> &rows, int up
   const uint32_t exponent = min(max(__float_as_uint(most) >> 23, 1u), 253u);
   const float factor = __uint_as_float((254 - exponent) << 23);  // the largest becomes 1 to 2
 #pragma unroll
-  for (int i = upper; i < HEAD_DIM * ROWS / 64; i += ROWS / 8) {
+  for (int i = next; i < HEAD_DIM * ROWS / 64; i += ROWS / 8) {
     const float2 x = floats(rows.q[i / 4][i % 4]);
     rows.q[i / 4][i % 4] = pack<__half>(x.x * factor, x.y * factor);
   }

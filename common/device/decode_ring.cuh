@@ -87,7 +87,7 @@ __device__ __forceinline__ void copy_item(uint4 *item, const Strides &strides,
 }
 
 /** Asks for K or V of a tile. After V it goes on to the next tile. Without a tile it asks for
- * nothing; `always` asks for zeros then, without a branch. */
+ * nothing; with `always`, as warpgroups do, it asks for zeros then, without a branch. */
 template <typename SomeRing, typename SomeAsked>
 __device__ __forceinline__ void ask(SomeRing &ring, SomeAsked &asked, const Problem &problem,
                                     const DecodeTensors &t, bool is_v, bool always = false) {
