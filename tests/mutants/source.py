@@ -83,8 +83,20 @@ class Source:
             i = part.end
         return parts
 
+    def _behind_template(self, first: int) -> int:
+        """Behind `template <..>`, whose defaults have the = of an assignment, or `first` without one."""
+        if self.word(first) != "template":
+            return first
+        i, depth = first + 1, 0
+        while True:
+            depth += {"<": 1, ">": -1, ">>": -2}.get(self.word(i), 0)
+            i += 1
+            if depth == 0:
+                return i
+
     def _part_at(self, first: int) -> Part:
-        i, body, assigned = first, None, False
+        i = start = self._behind_template(first)
+        body, assigned = None, False
         while self.word(i) != ";" and i < len(self.tokens):
             if self.word(i) == "{":
                 body = i + 1
@@ -96,7 +108,7 @@ class Source:
             assigned = assigned or self.word(i) == "="
             i += 1
         end = min(i + 1, len(self.tokens))
-        head = range(first, body - 1 if body else end)
+        head = range(start, body - 1 if body else end)
         names = [
             self.word(k)
             for k in head
