@@ -338,6 +338,7 @@ DECODE = [
     "-b 1 -H 4 -G 2 -n 2 -k 192 -d 64 -m window:127",
     "-b 2 -H 12 -G 2 --lengths 33,300 -d 128",
     "-b 8 -H 4 -G 2 --lengths 1-3 -d 64 --scale 4",  # rows whose scores are all far below 0
+    "-b 1 -H 4 -G 2 -k 1000 -d 64 -m window:998",  # begins in the first tile, but not with its first key
 ]
 # With as many multiprocessors as an H200 has: more parts of a row than a warp, or a team, receives at once.
 MANY_PARTS = [
