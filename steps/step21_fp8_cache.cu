@@ -117,7 +117,7 @@ __device__ __forceinline__ float to_halves(MmaRows<HEAD_DIM, ROWS> &rows, int ne
   };
   float most = 0.0f;
 #pragma unroll
-  for (int i = next; i < HEAD_DIM * ROWS / 64; i += ROWS / 8) {
+  for (int i = next; i < HEAD_DIM * ROWS / 64; i += ROWS / 8) {  // of 16 rows, words alternate
     const float2 x = floats(rows.q[i / 4][i % 4]);
     most = fmaxf(most, fmaxf(fabsf(x.x), fabsf(x.y)));
   }
@@ -165,7 +165,7 @@ template <typename T, int HEAD_DIM, int ROWS, int TILE>
 __device__ __forceinline__ void multiply_qk(float (&s)[TILE / 8][4],
                                             const MmaRows<HEAD_DIM, ROWS> &rows,
                                             const ByteTile<T, HEAD_DIM, TILE> &tile) {
-  float upper[TILE / 8][4] = {};
+  float upper[TILE / 8][4] = {};  // with eight rows: sums over the upper halves
 #pragma unroll
   for (int c = 0; c < HEAD_DIM / 32; c++) {
 #pragma unroll
