@@ -122,14 +122,14 @@ __device__ __forceinline__ float to_halves(MmaRows<HEAD_DIM, ROWS> &rows, int ne
     most = fmaxf(most, fmaxf(fabsf(x.x), fabsf(x.y)));
   }
   most = lanes_reduce_max<4>(most);
-  const uint32_t exponent = min(max(__float_as_uint(most) >> 23, 1u), 253u);
-  const float factor = __uint_as_float((254 - exponent) << 23);  // the largest becomes 1 to 2
+  const uint32_t exponent = min(max(__float_as_uint(most) >> 23, 15u), 254u);
+  const float factor = __uint_as_float((268 - exponent) << 23);  // the largest becomes 2^14 to 2^15
 #pragma unroll
   for (int i = next; i < HEAD_DIM * ROWS / 64; i += ROWS / 8) {
     const float2 x = floats(rows.q[i / 4][i % 4]);
     rows.q[i / 4][i % 4] = pack<__half>(x.x * factor, x.y * factor);
   }
-  return __uint_as_float(exponent << 23);
+  return __uint_as_float((exponent - 14) << 23);
 }
 
 /** Makes them fp16 when they are there, so that copies of K and V do not wait for it. */

@@ -462,14 +462,25 @@ def write_cases(facts: dict, head_dims: Sequence[int], directory: Path) -> list[
 
 
 def wide_rows(directory: Path) -> list[str]:
-    """16 queries: numbers of fp16 that are small beside the largest of their row, whose keys are 0; and numbers of
-    bf16 far outside of fp16, in another column of each row."""
+    """16 queries: numbers of fp16, and of bf16, that are small beside the largest of their row, whose keys are 0; and
+    numbers of bf16 far outside of fp16, in another column of each row."""
     largest = {("q", row, column): 0.003 if column else 2.0**15 for row in range(16) for column in range(64)}
     small = write_inputs(directory / "small", 16, 70, largest | {("k", key, 0): 0.0 for key in range(70)})
+    smaller = write_inputs(
+        directory / "smaller",
+        16,
+        70,
+        {("q", row, column): 2.0**-10 if column else 2.0**20 for row in range(16) for column in range(64)}
+        | {("k", key, 0): 0.0 for key in range(70)},
+    )
     huge = write_inputs(directory / "huge", 16, 70, {("q", row, row): 2.0**127 for row in range(16)})
-    for of in (small, huge):
+    for of in (small, smaller, huge):
         write_npy(of / "lengths.npy", "<i4", (1,), [70])
-    return [f"--input {small} --kv-dtype e4m3 --scale 32", f"--input {huge} --kv-dtype e4m3 -t bf16 --scale 2e-38"]
+    return [
+        f"--input {small} --kv-dtype e4m3 --scale 32",
+        f"--input {smaller} --kv-dtype e4m3 -t bf16 --scale 32",
+        f"--input {huge} --kv-dtype e4m3 -t bf16 --scale 2e-38",
+    ]
 
 
 def write_decode_cases(facts: dict, directory: Path) -> list[tuple[Path, dict[str, str]]]:

@@ -10,9 +10,10 @@ import random
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.lib.decode import PAGE_SIZES, DecodeProblem
+from tests.lib.decode import PAGE_SIZES, DecodeProblem, save
 from tests.lib.programs import BACKEND, DECODE_SEED, Program, read_records, read_result
 from tests.lib.reference import mistakes
 from tests.lib.steps import settings
@@ -123,3 +124,16 @@ def test_memory_beside_the_tensors_is_little(step: Program, tmp_path: Path) -> N
         step.run_right(*line, "--check", "rows:4", "--json", tmp_path / f"{i}.json")
         (record,) = read_records(tmp_path / f"{i}.json")
         assert record["workspace_bytes"] <= max(4e6, 0.01 * record["cache_bytes"])
+
+
+@pytest.mark.parametrize("heads", [4, 16])
+def test_small_numbers_of_q_beside_a_large_one(e4m3_step: Program, tmp_path: Path, heads: int) -> None:
+    """K is 0 in the column of the large one, so the others are all that counts."""
+    p = DecodeProblem(1, heads, 1, head_dim=64, lengths=(70,), dtype="bf16", kv_dtype="e4m3", scale=32.0)
+    q, k, v = p.drawn()
+    q, k = q * 2.0**-8, np.array(k)
+    q[..., 0], k[..., 0] = 2.0**20, 0
+    q, k, v = p.rounded(q, k, v)
+    save(p, tmp_path / "in", q, k.astype("<f4"), v.astype("<f4"))
+    result, _ = e4m3_step.solve(tmp_path / "out", *p.options_with_files(tmp_path / "in"), "--scale", p.scale)
+    assert mistakes(p.answer(q, k, v), result.o, result.lse) == []
