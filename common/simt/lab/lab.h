@@ -108,6 +108,9 @@ const char *lab_access_text(LabAccessKind kind);
 const char *lab_access_name(LabAccessKind kind);
 bool lab_access_is_shared(LabAccessKind kind);
 const LabTraffic *lab_traffic(const LabCounts *counts, LabAccessKind kind);
+/** How much of the bytes of the sectors was requested; 0 if there are none, as for a box outside of
+ * its tensor. */
+double lab_used_percent(const LabTraffic *traffic);
 
 /** One line of source in one kernel. */
 typedef struct LabLine {

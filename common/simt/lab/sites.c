@@ -64,6 +64,12 @@ const LabTraffic *lab_traffic(const LabCounts *counts, LabAccessKind kind) {
   return lab_traffic_of((LabCounts *)(uintptr_t)counts, kind);
 }
 
+double lab_used_percent(const LabTraffic *traffic) {
+  return traffic->sectors == 0
+             ? 0.0
+             : 100.0 * (double)traffic->used_bytes / (32.0 * (double)traffic->sectors);
+}
+
 void lab_add_traffic(LabTraffic *sum, const LabTraffic *other) {
   sum->requests += other->requests;
   sum->bytes += other->bytes;
@@ -118,8 +124,7 @@ void lab_print_kernel(const LabKernel *kernel, FILE *out) {
       fprintf(out, " %10s %7s %12" PRIu64 " %10" PRIu64 "\n", "", "", t->wavefronts,
               t->wavefronts - t->ideal_wavefronts);
     } else {
-      fprintf(out, " %10" PRIu64 " %5.0f %%\n", t->sectors,
-              100.0 * (double)t->used_bytes / (32.0 * (double)t->sectors));
+      fprintf(out, " %10" PRIu64 " %5.0f %%\n", t->sectors, lab_used_percent(t));
     }
   }
 }

@@ -44,7 +44,7 @@ static void print_verdict(const LabAccess *access, FILE *out) {
   const LabTraffic *t = &access->traffic;
   if (!lab_access_is_shared(access->kind)) {
     fprintf(out, "           %" PRIu64 " sectors of 32 bytes, %.0f %% of them used\n", t->sectors,
-            100.0 * (double)t->used_bytes / (32.0 * (double)t->sectors));
+            lab_used_percent(t));
     return;
   }
   const uint64_t conflicts = t->wavefronts - t->ideal_wavefronts;

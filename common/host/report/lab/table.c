@@ -69,8 +69,7 @@ static void print_traffic(LabAccessKind kind, const LabTraffic *t, FILE *out) {
             t->wavefronts - t->ideal_wavefronts, t->most_ways);
   } else {
     fprintf(out, "%10" PRIu64 " sectors, %.1f each, at most %u, %.0f %% used\n", t->sectors,
-            (double)t->sectors / (double)t->requests, t->most_sectors,
-            100.0 * (double)t->used_bytes / (32.0 * (double)t->sectors));
+            (double)t->sectors / (double)t->requests, t->most_sectors, lab_used_percent(t));
   }
 }
 
