@@ -180,6 +180,12 @@ static bool open_cache(const char *directory, Problem *p, Inputs *inputs, Error 
 
 /** Checks that q.npy, k.npy and v.npy fit each other; with pages, K and V have no batch. */
 static bool check_shapes(const char *directory, bool pages, const Inputs *inputs, Error *error) {
+  if (step.decode != NULL && !pages && inputs->files[1].shape[0] != inputs->files[0].shape[0]) {
+    return fail(error, EXIT_USAGE,
+                "%s/k.npy: dimension 0 is %lld, but %lld in q.npy; pages need page_table.npy",
+                directory, (long long)inputs->files[1].shape[0],
+                (long long)inputs->files[0].shape[0]);
+  }
   for (int i = 0; i < 4; i++) {
     const bool shared = (i == 0 && !pages) || i == 3; /* K and V agree in all */
     if ((shared && !same_dimension(directory, inputs, 1, 0, i, error)) ||
@@ -189,8 +195,10 @@ static bool check_shapes(const char *directory, bool pages, const Inputs *inputs
   }
   const int64_t q_heads = inputs->files[0].shape[1], *k = inputs->files[1].shape;
   if (pages && !is_page_size(k[1])) {
-    return fail(error, EXIT_USAGE, "%s/k.npy: pages of %lld keys, must be 16, 32, 64, 128 or 256",
-                directory, (long long)k[1]);
+    return fail(
+        error, EXIT_USAGE,
+        "%s/k.npy: pages of %lld keys, must be 16, 32, 64, 128 or 256 beside page_table.npy",
+        directory, (long long)k[1]);
   }
   return q_heads % k[1 + pages] == 0 ||
          fail(error, EXIT_USAGE, "%s/k.npy: %lld heads, must divide the %lld of q.npy", directory,
