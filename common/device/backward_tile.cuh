@@ -96,13 +96,14 @@ __device__ __forceinline__ uint32_t b_lane(const unsigned char *tile,
 /** Lets `multiply` use operand B of step after step, while `load` loads that of later steps. */
 template <int STEPS, int DISTANCE, typename Load, typename Multiply>
 __device__ __forceinline__ void load_ahead(Load load, Multiply multiply) {
-  uint32_t b[DISTANCE + 1][4];
+  constexpr int OPERANDS = DISTANCE + 1;  // that are in registers
+  uint32_t b[OPERANDS][4];
 #pragma unroll
   for (int i = 0; i < DISTANCE; i++) load(b[i], i);
 #pragma unroll
   for (int i = 0; i < STEPS; i++) {
-    if (i + DISTANCE < STEPS) load(b[(i + DISTANCE) % (DISTANCE + 1)], i + DISTANCE);
-    multiply(b[i % (DISTANCE + 1)], i);
+    if (i + DISTANCE < STEPS) load(b[(i + DISTANCE) % OPERANDS], i + DISTANCE);
+    multiply(b[i % OPERANDS], i);
   }
 }
 
