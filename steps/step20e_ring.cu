@@ -169,19 +169,20 @@ __device__ __forceinline__ void read_k(LaneTile<T, HEAD_DIM, TILE> &tile, const 
   }
 }
 
-/** The same for V. */
+/** The same for V. Chunks that are eight keys or eight chunks apart have places as far apart. */
 template <typename T, int HEAD_DIM, int TILE>
 __device__ __forceinline__ void read_v(LaneTile<T, HEAD_DIM, TILE> &tile, const uint4 *item) {
+  using Items = Ring<T, HEAD_DIM>;
   const int lane = threadIdx.x % WARP_SIZE;
+  const uint4 *const even = item + Items::place(lane % 4 * 2, lane / 4);
+  const uint4 *const odd = item + Items::place(lane % 4 * 2 + 1, lane / 4);
 #pragma unroll
   for (int n = 0; n < TILE / 16; n++) {
 #pragma unroll
     for (int r = 0; r < 4; r++) {
-      const int key = 16 * n + lane % 4 * 2 + r % 2 + r / 2 * 8;
+      const uint4 *const chunks = (r % 2 ? odd : even) + (16 * n + r / 2 * 8) * Items::CHUNKS;
 #pragma unroll
-      for (int c = 0; c < HEAD_DIM / 64; c++) {
-        tile.v[n][r][c] = item[Ring<T, HEAD_DIM>::place(key, 8 * c + lane / 4)];
-      }
+      for (int c = 0; c < HEAD_DIM / 64; c++) tile.v[n][r][c] = chunks[8 * c];
     }
   }
 }

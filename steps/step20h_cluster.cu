@@ -28,8 +28,8 @@
 // [received]
 constexpr int MOST_BLOCKS = 8; /**< of a cluster */
 
-/** Messages of a row group that a block receives from each block of its cluster, itself too. They
- * are at their place_of(): neighbouring lanes load what neighbouring blocks have sent. */
+/** Messages of a row group that a block receives: those of each block of its cluster, itself too,
+ * one block after the other. */
 template <int HEAD_DIM, int ROWS>
 struct Received {
   static constexpr int MOST = ROWS * HEAD_DIM / MESSAGE_COLUMNS + MOST_BLOCKS; /**< messages */
@@ -48,38 +48,39 @@ struct ClusterShared : RingShared<Tile, HEAD_DIM, ROWS> {
 // [meeting]
 /** How the blocks of a cluster merge the last row group of their shares: of n blocks, each has
  * every n-th message. */
+template <typename T>
 struct Meeting {
   bool here; /**< they have all of its tiles, and no other block has */
-  /** This block's number in the cluster, log2 of n / 2, n, and messages: that a block merges at
-   * most, and that this one does. */
-  int rank, bits, n, each, own;
+  /** This block's number in the cluster, n, log2 of n, and messages: that a block merges at most,
+   * and that this one does. */
+  int rank, n, bits, most, own;
+  ResultRow<T> row; /**< where this thread stores its four columns; found before the loop */
+  int column;       /**< the first of them */
 };
 
-/** Where a block of this rank leaves the message with this number, of those that the receiver
- * merges: first those of half of the blocks, message by message, and then those of the others. */
-__device__ __forceinline__ int place_of(const Meeting &meeting, int rank, int number) {
-  const int half = rank >> meeting.bits;
-  return ((half * meeting.each + number - half) << meeting.bits) + rank;
-}
-
 /** If it is `here` for one block, it is for all of them, since all have the same last row group. */
-template <int HEAD_DIM>
-__device__ __forceinline__ Meeting find_meeting(const Share &share) {
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ Meeting<T> find_meeting(const Problem &problem, const DecodeTensors &t,
+                                                   const Share &share) {
   const int n = cluster_size(), rank = cluster_rank(), bits = __ffs(n) - 1;
   const int messages = (share.last.end - share.last.first) * HEAD_DIM / MESSAGE_COLUMNS;
   // It begins with the first block of a cluster, and the last one does not go on to another.
   const bool here = share.parts == n && (share.begin & (n - 1)) == 0 && !share.goes_on;
-  return {here, rank, bits - 1, n, (messages + n - 1) >> bits, (messages - rank + n - 1) >> bits};
+  const int message = ((int)threadIdx.x / 4 << bits) + rank;
+  const int column = message * MESSAGE_COLUMNS + threadIdx.x % 4 * 4;
+  const ResultRow<T> row = result_row<T>(problem, t, share.last, column / HEAD_DIM);
+  const int most = (messages + n - 1) >> bits, own = (messages - rank + n - 1) >> bits;
+  return {here, rank, n, bits, most, own, row, column % HEAD_DIM};
 }
 // [meeting]
 
 // [send_there]
 /** Sends four columns of a row group, counted over its rows, to the block that merges them. */
-template <typename SomeReceived>
-__device__ __forceinline__ void send_there(SomeReceived &received, const Meeting &meeting,
+template <typename T, typename SomeReceived>
+__device__ __forceinline__ void send_there(SomeReceived &received, const Meeting<T> &meeting,
                                            int column, const ColumnSum &part) {
   const int message = column / MESSAGE_COLUMNS, to = message & (meeting.n - 1);
-  const int place = place_of(meeting, meeting.rank, message >> (meeting.bits + 1));
+  const int place = meeting.rank * meeting.most + (message >> meeting.bits);
   store_async(&received.o[place][column / 4 % 4].x, part.o, &received.arrived, to);
   if (column % MESSAGE_COLUMNS > 0) return;
   store_async(&received.m_and_l[place].x, make_float4(part.m, part.l, 1, 1), &received.arrived, to);
@@ -87,31 +88,24 @@ __device__ __forceinline__ void send_there(SomeReceived &received, const Meeting
 // [send_there]
 
 // [merge_received]
-/** Merges this block's columns. Of each four, a lane has the parts of two blocks. What needs no
- * message comes before the wait. */
-template <typename T, int HEAD_DIM, typename SomeReceived>
-__device__ __forceinline__ void merge_received(const Problem &problem, const DecodeTensors &t,
-                                               const RowGroup &group, const Meeting &meeting,
-                                               SomeReceived &received) {
-  const int slots = meeting.n / 2, slot = threadIdx.x / 4 & (slots - 1);
-  for (int first = 0; first < meeting.own; first += MMA_THREADS / 4 >> meeting.bits) {
-    const int number = first + (threadIdx.x / 4 >> meeting.bits);
-    const bool valid = number < meeting.own;  // all lanes of a warp meet in merge_lanes()
-    const int message = number * meeting.n + meeting.rank;
-    const int column = message * MESSAGE_COLUMNS + threadIdx.x % 4 * 4;
-    const ResultRow<T> row = result_row<T>(problem, t, group, column / HEAD_DIM);
-    if (first == 0) mbarrier_wait(&received.arrived, 0);
-    ColumnSum sum, parts[2];
+/** Merges this block's columns, of which a thread has four. */
+template <typename T, int HEAD_DIM, int ROWS>
+__device__ __forceinline__ void merge_received(const Meeting<T> &meeting,
+                                               Received<HEAD_DIM, ROWS> &received) {
+  static_assert(ROWS * HEAD_DIM / 4 <= 2 * MMA_THREADS, "each of two blocks has enough threads");
+  const int number = threadIdx.x / 4;
+  if (number >= meeting.own) return;
+  mbarrier_wait(&received.arrived, 0);
+  ColumnSum sum, parts[MOST_BLOCKS];
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-      const int place = place_of(meeting, i * slots + slot, valid ? number : 0);
-      const float4 m_and_l = received.m_and_l[place];
-      parts[i] = {received.o[place][threadIdx.x % 4], m_and_l.x, m_and_l.y};
-    }
-    add_parts(sum, parts);
-    merge_lanes(sum, slots);
-    if (slot == 0 && valid) store_sum(row, column % HEAD_DIM, sum);
+  for (int i = 0; i < MOST_BLOCKS; i++) {
+    if (i >= meeting.n) break;
+    const int place = i * meeting.most + number;
+    const float4 m_and_l = received.m_and_l[place];
+    parts[i] = {received.o[place][threadIdx.x % 4], m_and_l.x, m_and_l.y};
   }
+  add_parts(sum, parts);
+  store_sum(meeting.row, meeting.column, sum);
 }
 // [merge_received]
 
@@ -147,7 +141,7 @@ __global__ void __launch_bounds__(MMA_THREADS, 1) cluster_kernel(Problem problem
     return (Message *)t.workspace + (2 * block + begins) * ROWS * HEAD_DIM / MESSAGE_COLUMNS;
   };
   const Share share = load_share(t);
-  Meeting meeting = {};
+  Meeting<T> meeting = {};
   attend_ring<T, Tile, HEAD_DIM, ROWS>(
       problem, t, share, shared,
       [&](const RowGroup &group, bool whole, bool begins, bool goes_on) {
@@ -160,7 +154,7 @@ __global__ void __launch_bounds__(MMA_THREADS, 1) cluster_kernel(Problem problem
                        });
       },
       [&] {
-        meeting = find_meeting<HEAD_DIM>(share);
+        meeting = find_meeting<T, HEAD_DIM>(problem, t, share);
         if (!meeting.here) return touch_places<HEAD_DIM>(share, place);
         if (threadIdx.x == 0) {
           mbarrier_arrive_expect(&received.arrived, meeting.own * meeting.n * (int)sizeof(Message));
@@ -168,7 +162,7 @@ __global__ void __launch_bounds__(MMA_THREADS, 1) cluster_kernel(Problem problem
         cluster_wait();  // all blocks have started
       });
   if (meeting.here) {
-    merge_received<T, HEAD_DIM>(problem, t, share.last, meeting, received);
+    merge_received(meeting, received);
   } else if (share.parts > 1) {
     merge_messages<T, HEAD_DIM>(problem, t, share, place, *(LaneSums *)smem);
   }

@@ -20,6 +20,7 @@
  * What to look at: multiply_pv(). Which bytes do the four digits of a selector name?
  */
 #include <float.h>
+#include <type_traits>
 
 #include "decode.h"
 #include "device/decode_launch.cuh"
@@ -45,10 +46,10 @@ struct ByteTile {
   using Cache = uint8_t;
   using Prob = T;
   using Columns = ByteColumns<HEAD_DIM>;
-  static constexpr int KEYS_OF_TILE = TILE, V_BYTES = HEAD_DIM < 128 ? 8 : 16;
-  uint4 k[TILE / 8][HEAD_DIM / 64];         // of key i of each 8: columns 16 j on of each 64
-  uint32_t v[TILE / 16][4][HEAD_DIM / 32];  // of keys 2 j, 2 j + 1, 2 j + 8 and 2 j + 9 of each 16:
-                                            // V_BYTES columns from V_BYTES i on of each 128
+  static constexpr int KEYS_OF_TILE = TILE;
+  uint4 k[TILE / 8][HEAD_DIM / 64];  // of key i of each 8: columns 16 j on of each 64
+  // Of keys 2 j, 2 j + 1, 2 j + 8 and 2 j + 9 of each 16: columns 16 i on of each 128, or 8 i on.
+  uint32_t v[TILE / 16][4][HEAD_DIM / 32];
 };
 // [byte_tile]
 
@@ -69,22 +70,18 @@ __device__ __forceinline__ void read_k(ByteTile<T, HEAD_DIM, TILE> &tile, const 
 /** The same for V. */
 template <typename T, int HEAD_DIM, int TILE>
 __device__ __forceinline__ void read_v(ByteTile<T, HEAD_DIM, TILE> &tile, const uint4 *item) {
-  const int lane = threadIdx.x % WARP_SIZE;
+  using Bytes = std::conditional_t<(HEAD_DIM < 128), uint2, uint4>;
+  const int lane = threadIdx.x % WARP_SIZE, byte = lane / 4 * (int)sizeof(Bytes);
 #pragma unroll
   for (int n = 0; n < TILE / 16; n++) {
 #pragma unroll
     for (int r = 0; r < 4; r++) {
       const int key = 16 * n + lane % 4 * 2 + r % 2 + r / 2 * 8;
-      if constexpr (HEAD_DIM < 128) {
-        const uint4 *const chunk = &item[Ring<uint8_t, HEAD_DIM>::place(key, lane / 8)];
-        const uint2 x = ((const uint2 *)chunk)[lane / 4 % 2];
-        memcpy(tile.v[n][r], &x, sizeof x);
-      } else {
 #pragma unroll
-        for (int c = 0; c < HEAD_DIM / 128; c++) {
-          const uint4 x = item[Ring<uint8_t, HEAD_DIM>::place(key, 8 * c + lane / 4)];
-          memcpy(&tile.v[n][r][4 * c], &x, sizeof x);
-        }
+      for (int c = 0; c < HEAD_DIM / 8 / (int)sizeof(Bytes); c++) {
+        const uint4 *const chunk = &item[Ring<uint8_t, HEAD_DIM>::place(key, 8 * c + byte / 16)];
+        const Bytes x = ((const Bytes *)chunk)[byte % 16 / sizeof x];
+        memcpy(&tile.v[n][r][4 * c], &x, sizeof x);
       }
     }
   }

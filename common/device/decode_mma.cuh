@@ -158,28 +158,37 @@ __device__ __forceinline__ void add_scores(uint32_t (&probs)[ROWS / 8][TILE / 8]
                                            const float (&s)[TILE / 8][4],
                                            const float (&scales_log2)[2]) {
   const int lane = threadIdx.x % WARP_SIZE;
+  float m[ROWS / 8];
+  bool rises = false;
 #pragma unroll
   for (int half = 0; half < ROWS / 8; half++) {
-    const float scale_log2 = scales_log2[half];
     float most = -INFINITY;
 #pragma unroll
     for (int n = 0; n < TILE / 8; n++) {
       most = fmaxf(most, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
     }
-    const float m = fmaxf(rows.m[half], lanes_reduce_max<4>(most) * scale_log2);
-    if (__any_sync(FULL_WARP, m > rows.m[half])) {
-      const float rescale = exp2_approx(rows.m[half] - m);
-      rows.m[half] = m, rows.l[half] *= rescale;
+    m[half] = fmaxf(rows.m[half], lanes_reduce_max<4>(most) * scales_log2[half]);
+    rises |= m[half] > rows.m[half];
+  }
+  // One branch for both halves: what comes before and behind it then overlaps.
+  if (__any_sync(FULL_WARP, rises)) {
+#pragma unroll
+    for (int half = 0; half < ROWS / 8; half++) {
+      const float rescale = exp2_approx(rows.m[half] - m[half]);
+      rows.m[half] = m[half], rows.l[half] *= rescale;
       // O^T has rows of Q in its columns: a lane has those of 2 j and the next.
       const float even = __shfl_sync(FULL_WARP, rescale, lane % 4 * 8);
       const float odd = __shfl_sync(FULL_WARP, rescale, lane % 4 * 8 + 4);
 #pragma unroll
       for (auto &o : rows.o[half]) o[0] *= even, o[1] *= odd, o[2] *= even, o[3] *= odd;
     }
+  }
+#pragma unroll
+  for (int half = 0; half < ROWS / 8; half++) {
 #pragma unroll
     for (int n = 0; n < TILE / 8; n++) {
-      const float p0 = exp2_approx(fmaf(s[n][2 * half], scale_log2, -rows.m[half]));
-      const float p1 = exp2_approx(fmaf(s[n][2 * half + 1], scale_log2, -rows.m[half]));
+      const float p0 = exp2_approx(fmaf(s[n][2 * half], scales_log2[half], -rows.m[half]));
+      const float p1 = exp2_approx(fmaf(s[n][2 * half + 1], scales_log2[half], -rows.m[half]));
       rows.l[half] += p0 + p1;
       probs[half][n] = pack<T>(p0, p1);
     }

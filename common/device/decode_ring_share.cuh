@@ -88,6 +88,9 @@ __device__ __forceinline__ void attend_rows(MmaRows<HEAD_DIM, ROWS> &rows, Share
   constexpr int TILE = Tile::KEYS_OF_TILE;
   static_assert(shared.ring.SLOTS % 2 == 0, "the slot of a K is that of the next K");
   const int first = tiles_of_sequence(problem, length, TILE).first;
+  // As needs_mask() has it, but it would load parameters for each tile.
+  const KeyRange all = {keys_of_query(problem, length, problem.q_len - 1).begin,
+                        keys_of_query(problem, length, 0).end};
   for (; tile < end; tile += MMA_WARPS) {
     const int key = (first + tile) * TILE;
     float s[TILE / 8][4] = {};
@@ -98,7 +101,7 @@ __device__ __forceinline__ void attend_rows(MmaRows<HEAD_DIM, ROWS> &rows, Share
     multiply_qk(s, rows, k_or_v);
     shared.ring.leave();  // the slot of K is free
     ask(shared.ring, asked, problem, t, false);
-    if (needs_mask<TILE>(problem, length, key)) {
+    if (key < all.begin || key + TILE > all.end) {
       mask_scores<ROWS, TILE>(s, problem, group, row_of_lane(threadIdx.x % WARP_SIZE), length, key);
     }
     add_scores<typename Tile::Prob, HEAD_DIM, ROWS, TILE>(probs, rows, s, scales.scores_log2);
