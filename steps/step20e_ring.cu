@@ -169,7 +169,7 @@ __device__ __forceinline__ void read_k(LaneTile<T, HEAD_DIM, TILE> &tile, const 
   }
 }
 
-/** The same for V. Chunks that are eight keys or eight chunks apart have places as far apart. */
+/** The same for V. Eight keys further, or eight chunks, the order of the chunks is the same. */
 template <typename T, int HEAD_DIM, int TILE>
 __device__ __forceinline__ void read_v(LaneTile<T, HEAD_DIM, TILE> &tile, const uint4 *item) {
   using Items = Ring<T, HEAD_DIM>;

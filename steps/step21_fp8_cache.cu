@@ -48,7 +48,7 @@ struct ByteTile {
   using Columns = ByteColumns<HEAD_DIM>;
   static constexpr int KEYS_OF_TILE = TILE;
   uint4 k[TILE / 8][HEAD_DIM / 64];  // of key i of each 8: columns 16 j on of each 64
-  // Of keys 2 j, 2 j + 1, 2 j + 8 and 2 j + 9 of each 16: columns 16 i on of each 128, or 8 i on.
+  // Of keys 2 j, 2 j + 1, 2 j + 8 and 2 j + 9 of each 16: columns 16 i on of 128 (D = 64: 8 i).
   uint32_t v[TILE / 16][4][HEAD_DIM / 32];
 };
 // [byte_tile]
