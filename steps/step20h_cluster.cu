@@ -94,8 +94,8 @@ __device__ __forceinline__ void merge_received(const Meeting<T> &meeting,
                                                Received<HEAD_DIM, ROWS> &received) {
   static_assert(ROWS * HEAD_DIM / 4 <= 2 * MMA_THREADS, "each of two blocks has enough threads");
   const int number = threadIdx.x / 4;
-  if (number >= meeting.own) return;
-  mbarrier_wait(&received.arrived, 0);
+  if (number >= meeting.own) return;    // the threads that wait keep the memory of this block
+  mbarrier_wait(&received.arrived, 0);  // the messages of all blocks are there
   ColumnSum sum, parts[MOST_BLOCKS];
 #pragma unroll
   for (int i = 0; i < MOST_BLOCKS; i++) {
