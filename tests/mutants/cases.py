@@ -350,6 +350,7 @@ MANY_PARTS = [
     "-b 1 -H 64 -G 8 -k 2000 -d 64",
     "-b 4 -H 4 --lengths 535,750,631,958 -d 64",
     "-b 3 -H 22 --lengths 166,139,373 -d 64",
+    "-b 2 -H 33 --lengths 258,451 -d 64",  # three blocks for most row groups, in clusters of two
     "-b 11 -H 18 -G 6 -k 300 -d 64",
 ]
 DECODE_PAGES = [
