@@ -50,8 +50,8 @@ typedef struct DecodeTensors {
    * is page_table[b * page_table_stride + j / page_size]. NULL: no pages. */
   const int *page_table;
   int page_table_stride; /**< pages that hold kv_len keys, or more */
-  /** [batch, kv_heads], with DTYPE_E4M3 only, else NULL: the values of K and V are their e4m3
-   * numbers times these. */
+  /** [batch, kv_heads], each from FLT_MIN to FLT_MAX, with DTYPE_E4M3 only, else NULL: the values
+   * of K and V are their e4m3 numbers times these. */
   const float *k_scales, *v_scales;
   void *o;         /**< as Tensors::o, of Problem::o_dtype, which is Problem::dtype */
   float *lse;      /**< as Tensors::lse */

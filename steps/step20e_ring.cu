@@ -4,7 +4,7 @@
  *
  * The idea: in step 20d, K and V on their way from memory and operands of products are the same
  * registers. So they take half of the registers, with 16 rows of Q there is room for 16 keys only,
- * and a lane must load what it will multiply, 64 bytes of a row at a time. Here they arrive in
+ * and a lane must load what it will multiply: a load has 64 bytes of each row. Here they arrive in
  * shared memory: each warp has a ring there with K and V of its next tiles. Neighbouring lanes copy
  * whole rows to it by cp.async, and a slot is asked for again as soon as it has been read.
  *

@@ -256,8 +256,8 @@ __device__ __forceinline__ void attend_ring(const Problem &problem, const Decode
       [&] { touch_places<HEAD_DIM>(share, place); });
 }
 
-/** Step::supports: no GPU before Hopper has as much shared memory, nor have all later ones; wgmma
- * runs on no other. */
+/** Step::supports: no GPU before Hopper has enough shared memory for all of CONFIGS, nor have all
+ * later ones; wgmma runs on no other. */
 template <const auto &CONFIGS, bool WGMMA>
 static bool supports_ring(const Problem *problem, char *why, size_t why_size) {
   const int major = device_attribute(cudaDevAttrComputeCapabilityMajor);

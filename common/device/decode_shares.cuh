@@ -87,7 +87,7 @@ __device__ __forceinline__ Share share_of_block(const Problem &problem, const in
   // Row groups of each sequence, and of all.
   const int each = problem.kv_heads * row_groups(problem, rows), groups = each * problem.batch;
   int64_t time = 0;
-  bool equal = true;  // all sequences are as long
+  bool equal = true;  // all sequences have as many tiles
 #pragma unroll 4
   for (int batch = 0; batch < problem.batch; batch++) {
     const int count = tiles_of_sequence(problem, lengths[batch], tile).count;

@@ -57,7 +57,8 @@ static int cluster_blocks(const Config *c, const Problem *problem) {
   if (c->clusters == NULL) return 1;
   if (most_shares(c, problem) == 2 * groups) return 2;
   if (problem->page_size > 0) return 1;
-  const int most = problem->window > 0 ? problem->window + problem->q_len : problem->kv_len;
+  const bool window = problem->window > 0 && problem->window < problem->kv_len;
+  const int most = window ? problem->window + problem->q_len : problem->kv_len;
   const double bytes = 4.0 * groups * min(problem->kv_len, most) * c->head_dim;
   for (int size = 8; size >= 4; size /= 2) {
     const int blocks = size * groups;

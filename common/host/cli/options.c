@@ -270,7 +270,8 @@ static const Option OPTIONS[] = {
      .backward_help = "normal, outlier, spiky, sink, constant, or a directory with q.npy, k.npy, "
                       "v.npy and do.npy, and perhaps o.npy and lse.npy" BY_DEFAULT(normal),
      .decode_help = "normal, outlier, spiky, sink, constant, or a directory with q.npy, k.npy, "
-                    "v.npy and lengths.npy, and page_table.npy for pages" BY_DEFAULT(normal)},
+                    "v.npy and lengths.npy, page_table.npy for pages, and k_scales.npy and "
+                    "v_scales.npy for e4m3" BY_DEFAULT(normal)},
     {"seed", 's', "N",
      "of the random inputs; the same seed gives the same bits everywhere" BY_DEFAULT(DEFAULT_SEED),
      parse_random_seed},
@@ -281,7 +282,7 @@ static const Option OPTIONS[] = {
      "at least so many timed passes; unless this is given, 3 where a pass takes over 0.3 s; 0: do "
      "not time (GPU)" BY_DEFAULT(DEFAULT_REPEAT),
      parse_repeat},
-    {"min-time", 0, "SECONDS", "and at least so long (GPU)" BY_DEFAULT(DEFAULT_MIN_TIME),
+    {"min-time", 0, "SECONDS", "time passes at least so long (GPU)" BY_DEFAULT(DEFAULT_MIN_TIME),
      parse_number, FIELD(min_time), 0, DBL_MAX, "0 or more"},
     {"graph", 0, NULL, "also time replays of a CUDA graph of the pass (GPU)", parse_gpu_flag,
      FIELD(graph), .needs = NEEDS_DECODE},

@@ -12,7 +12,7 @@
 /* Streams of random numbers that the inputs and masks do not use. */
 enum { STREAM_LENGTHS = 40, STREAM_PAGES = 41 };
 
-static const NpyTypes INT32_TYPES = {1 << NPY_I4, "<i4"};
+static const NpyTypes INT32_TYPES = {1 << NPY_I4, "<i4 (int32)"};
 
 bool is_page_size(int64_t keys) {
   return keys >= MIN_PAGE_SIZE && keys <= MAX_PAGE_SIZE && (keys & (keys - 1)) == 0;

@@ -130,6 +130,14 @@ def test_other_sizes_of_pages_are_refused(paged_step: Program, size: str) -> Non
     assert f"--page-size {size}: must be 16, 32, 64, 128 or 256" in refused(paged_step, "--page-size", size)
 
 
+@pytest.mark.cpu_only("SIMT_SMS stands for a GPU")
+def test_a_window_larger_than_the_cache_changes_no_launch(step: Program) -> None:
+    options = ("--info", "-b", 8, "-H", 1, "-G", 1, "-k", 100000, "-d", 128, "--mask")
+    said = [step.run(*options, mask, env={"SIMT_SMS": "132"}).stdout for mask in ("causal", f"window:{2**31 - 1}")]
+    one, other = ([line for line in text.splitlines() if " blocks of " in line] for text in said)
+    assert one == other != []
+
+
 @pytest.mark.cpu_only("a GPU has graphs")
 def test_a_graph_is_timed_on_a_gpu_alone(one: Program) -> None:
     assert "--graph: needs a GPU" in refused(one, "--graph")
