@@ -63,11 +63,12 @@ else
 LINK := $(CXX)
 LINK_FLAGS := -fopenmp -lpthread -lm
 
-# Steps on tensor cores leave the arithmetic to the runtime, which is optimised: they take no longer with
-# -Og than with -O2, which g++ takes three times as long for. `make lint` uses -O2, for its warnings.
-TENSOR_CORE_FILES := $(shell grep -l device/ptx $(STEP_FILES))
+# Steps on tensor cores leave the arithmetic to the runtime, which is optimised, and one query of decode has
+# little of it: they take no longer with -Og than with -O2, which g++ takes twice as long for. `make lint`
+# uses -O2, for its warnings.
+LITTLE_ARITHMETIC := $(shell grep -lE 'device/(ptx|backward_rows|decode)' $(STEP_FILES))
 STEP_OPTIMISE := $(if $(filter 0,$(DEBUG)),-Og)
-$(TENSOR_CORE_FILES:steps/%.cu=$(BUILD)/steps/%.o): private SIMT_FLAGS += $(STEP_OPTIMISE)
+$(LITTLE_ARITHMETIC:steps/%.cu=$(BUILD)/steps/%.o): private SIMT_FLAGS += $(STEP_OPTIMISE)
 
 # All names of the checking build become local but that of its descriptor, so that both builds of a
 # step fit into one program.

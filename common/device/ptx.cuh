@@ -355,8 +355,10 @@ __device__ __forceinline__ float4 load_relaxed(const float4 *global) {
                : "memory");
   return value;
 #else
-  const auto load = [](const float *word) { return __uint_as_float(simt_load_relaxed_32(word)); };
-  return make_float4(load(&global->x), load(&global->y), load(&global->z), load(&global->w));
+  return make_float4(__uint_as_float(simt_load_relaxed_32(&global->x)),
+                     __uint_as_float(simt_load_relaxed_32(&global->y)),
+                     __uint_as_float(simt_load_relaxed_32(&global->z)),
+                     __uint_as_float(simt_load_relaxed_32(&global->w)));
 #endif
 }
 

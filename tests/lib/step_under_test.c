@@ -329,6 +329,7 @@ static void compare_again(Problem p) {
     p.head_dim = 256;
   }
   const char *runs = getenv("SAME_BITS_RUNS");
+  if (runs == NULL) p.batch = 1;
   p.q_len = runs == NULL ? 300 : 2000;
   p.kv_len = runs == NULL ? 400 : 2100;
   repetitions = runs == NULL ? 1 : atoi(runs);

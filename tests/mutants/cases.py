@@ -340,17 +340,21 @@ DECODE = [
     "-b 8 -H 4 -G 2 --lengths 1-3 -d 64 --scale 4",  # rows whose scores are all far below 0
     "-b 1 -H 4 -G 2 -k 1000 -d 64 -m window:998",  # begins in the first tile, but not with its first key
 ]
-# With as many multiprocessors as an H200 has: more parts of a row than a warp, or a team, receives at once.
+# With as many multiprocessors as an H200 has. First as many row groups as there is room for clusters of 8, of 4, and
+# of 2, also of different lengths.
+IN_CLUSTERS = [
+    "-b 1 -H 64 -G 8 -k 2000 -d 64",
+    "-b 4 -H 4 --lengths 535,750,631,958 -d 64",
+    "-b 3 -H 22 --lengths 166,139,373 -d 64",
+    "-b 2 -H 33 --lengths 258,451 -d 64",  # three blocks for most row groups, in clusters of two
+]
+# Then more parts of a row than a warp, or a team, receives at once.
 MANY_PARTS = [
     "-b 1 -H 1 -k 9000 -d 64",
     "-b 3 -H 8 -G 2 --lengths 5000,0,333 -d 64",
     "-b 1 -H 8 -n 4 -k 1100 -d 64 -m window:1000",
     "-b 9 -H 10 -k 300 -d 64",  # blocks that end a row group and begin another
-    # As many row groups as there is room for clusters of 8, of 4, and of 2, also of different lengths.
-    "-b 1 -H 64 -G 8 -k 2000 -d 64",
-    "-b 4 -H 4 --lengths 535,750,631,958 -d 64",
-    "-b 3 -H 22 --lengths 166,139,373 -d 64",
-    "-b 2 -H 33 --lengths 258,451 -d 64",  # three blocks for most row groups, in clusters of two
+    *IN_CLUSTERS,
     "-b 11 -H 18 -G 6 -k 300 -d 64",
 ]
 DECODE_PAGES = [
