@@ -121,7 +121,7 @@ __device__ __forceinline__ void load_tiles(TileRing<T, HEAD_DIM> &ring, const Ca
     const int key = walk.first_key + walk.tile * WIDE_KEYS, keys = walk.last + 1 - key;
     const bool whole = keys >= WIDE_KEYS;  // else boxes have one row
     for (int is_v = 0; is_v < 2; is_v++) {
-      const PipelineState<ring.SLOTS> state = {n / GROUPS * 2u + is_v};
+      const PipelineState<TileRing<T, HEAD_DIM>::SLOTS> state = {n / GROUPS * 2u + is_v};
       uint64_t *const full = &ring.full[group][state.index()];
       const CUtensorMap &map = is_v ? maps.v[whole] : maps.k[whole];
       mbarrier_wait(&ring.empty[group][state.index()], state.phase() ^ 1);  // it has been read

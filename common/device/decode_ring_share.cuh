@@ -86,7 +86,7 @@ __device__ __forceinline__ void attend_rows(MmaRows<HEAD_DIM, ROWS> &rows, Share
                                             const RowGroup &group, const Scales &scales, int length,
                                             int tile, int end) {
   constexpr int TILE = Tile::KEYS_OF_TILE;
-  static_assert(shared.ring.SLOTS % 2 == 0, "the slot of a K is that of the next K");
+  static_assert(decltype(Shared::ring)::SLOTS % 2 == 0, "the slot of a K is that of the next K");
   const int first = tiles_of_sequence(problem, length, TILE).first;
   // That all queries attend to; needs_mask() would load parameters for each tile.
   const KeyRange all = {keys_of_query(problem, length, problem.q_len - 1).begin,
