@@ -17,10 +17,11 @@ KERNEL_CHECKS := $(if $(filter 1,$(DEBUG)),$(CHECK_ALIGNMENT))
 
 # The checking build of a kernel calls the lab at each load and store: -fsanitize=thread, but with the
 # lab's own functions; -fsanitize=bounds reports indices outside an array. -Og compiles in two thirds of the
-# time of -O1, runs as fast, and does not split the load of a struct. g++ must not move loads of static arrays
-# out of a condition within a loop: threads that do not enter the condition would make them too. Local arrays
-# stand for registers of wgmma, so other variables must not use their place on the stack. memcpy() and others
-# must be calls, because the compiler reports no accesses of its own versions of them.
+# time of -O1 and runs as fast. It does not split the load or store of a struct, as -O1 does and nvcc does not,
+# so more counts equal a GPU's. g++ must not move loads of static arrays out of a condition within a loop:
+# threads that do not enter the condition would make them too. Local arrays stand for registers of wgmma, so
+# other variables must not use their place on the stack. memcpy() and others must be calls, because the
+# compiler reports no accesses of its own versions of them.
 # g++ is asked about its flags at once; clang, which does not know all of them, about each.
 GXX_CHECKING := -fstack-reuse=none -fno-gnu-unique -fno-tree-loop-im --param=tsan-instrument-func-entry-exit=0
 CHECKING = $(eval CHECKING := -Og -DSIMT_CHECKING -fsanitize=thread,bounds \
