@@ -36,7 +36,7 @@ VARIANTS := $(patsubst steps/variants/%.patch,%,$(wildcard steps/variants/*.patc
 VARIANT_LIBRARIES := $(VARIANTS:%=$(BUILD)/variants/lib%.so)
 STAGES := $(patsubst steps/%.patch,$(BUILD)/%,$(wildcard steps/walk/*.patch))
 PATCHED := $(VARIANTS:%=$(BUILD)/variants/%) $(STAGES)
-forward_of_patched = $(call forward_object,$(firstword $(subst _, ,$(notdir $(1)))))
+linked_of_patched = $(call linked_objects,$(firstword $(subst _, ,$(notdir $(1)))))
 
 libraries: $(LIBRARIES)
 
@@ -46,8 +46,8 @@ $(BUILD)/plots/%.o: plots/%.c $(BUILD)/flags
 $(BUILD)/python/%.o: common/python/%.c $(BUILD)/flags
 	$(call compile_c,$(PIC))
 
-$(LIBRARIES): $(BUILD)/lib%.so: $$(call step_object,$$*) $$(call forward_object,$$*)
-$(VARIANT_LIBRARIES): $(BUILD)/variants/lib%.so: $(BUILD)/variants/%.o $$(call forward_of_patched,$$*)
+$(LIBRARIES): $(BUILD)/lib%.so: $$(call step_object,$$*) $$(call linked_objects,$$*)
+$(VARIANT_LIBRARIES): $(BUILD)/variants/lib%.so: $(BUILD)/variants/%.o $$(call linked_of_patched,$$*)
 
 # The simulated runtime stays visible: callers need its cudaMalloc.
 $(LIBRARIES) $(VARIANT_LIBRARIES): $(BUILD)/python/library.o $(OF_LIBRARIES) $(SIMT_OBJECTS)
@@ -97,7 +97,7 @@ $(PATCHED:%=%.cu): $(BUILD)/%.cu: steps/%.patch steps/exercises/patches.py $(STE
 $(PATCHED:%=%.o): %.o: %.cu $(REWRITER) $(BUILD)/flags
 	$(call compile_cu,$(ARCH))
 
-$(PATCHED): %: %.o $$(call forward_of_patched,$$*) $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
+$(PATCHED): %: %.o $$(call linked_of_patched,$$*) $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program,$(SAME_STEP))
 
 ifeq ($(BACKEND),cpu)

@@ -6,16 +6,19 @@ checked_object = $(if $(filter cpu,$(BACKEND)),$(BUILD)/checked/$(call stem_of,$
 
 STEP_PROGRAMS := $(STEPS:%=$(BUILD)/%)
 
-# Programs of backward steps are linked with a forward step, which computes O and LSE: the one whose table
-# says so, or for steps that take masks that of `masked_forward`. All its names become local but that of its
-# descriptor.
+# Some programs are linked with other steps, of which all names become local but that of the descriptor. Those
+# of backward steps with a forward step, which computes O and LSE: the one whose table says so, or for steps
+# that take masks that of `masked_forward`. Those of a step that chooses among others with these.
 BACKWARD_STEPS := $(shell grep -lE '^ *\.backward = ' $(STEP_FILES))
 MASKED_STEPS := $(shell grep -lE '^ *\.block_masks = ' $(STEP_FILES))
-forward_with = $(BUILD)/forward/$(basename $(notdir $(shell grep -l '^\[$(1)\]' steps/*.toml))).o
-FORWARD_OBJECT := $(call forward_with,forward)
-MASKED_FORWARD_OBJECT := $(call forward_with,masked_forward)
-forward_for = $(if $(filter $(BACKWARD_STEPS),$(1)),$(if $(filter $(MASKED_STEPS),$(1)),$(MASKED_FORWARD_OBJECT),$(FORWARD_OBJECT)))
-forward_object = $(call forward_for,$(call sources_of,$(1)))
+CHOOSING_STEPS := $(shell grep -l '^extern const Step' $(STEP_FILES))
+CHOSEN := few_rows many_rows e4m3_cache
+linked_as = $(BUILD)/linked/$(basename $(notdir $(shell grep -l '^\[$(1)\]' steps/*.toml))).o
+FORWARD_OBJECT := $(call linked_as,forward)
+MASKED_FORWARD_OBJECT := $(call linked_as,masked_forward)
+CHOSEN_OBJECTS := $(foreach name,$(CHOSEN),$(call linked_as,$(name)))
+linked_to = $(if $(filter $(BACKWARD_STEPS),$(1)),$(if $(filter $(MASKED_STEPS),$(1)),$(MASKED_FORWARD_OBJECT),$(FORWARD_OBJECT)))$(if $(filter $(CHOOSING_STEPS),$(1)),$(CHOSEN_OBJECTS))
+linked_objects = $(call linked_to,$(call sources_of,$(1)))
 short_names = $(foreach file,$(notdir $(1)),$(firstword $(subst _, ,$(file))))
 DECODE_STEPS := $(shell grep -lE '^ *\.decode = ' $(STEP_FILES))
 # What calls Step::forward.
@@ -28,7 +31,7 @@ NVCC_FLAGS = -std=c++17 -g $(if $(filter 1,$(DEBUG)),-G,-lineinfo) -Icommon \
 
 # Steps of these instructions run on no other GPU: code for sm_90 will do, where it is asked for.
 HOPPER_FILES := $(shell grep -l ptx_hopper.cuh $(STEP_FILES) common/host/device/ceiling.cu)
-archs_of = $(or $(if $(filter $(1),$(HOPPER_FILES)),$(filter sm_90,$(ARCH))),$(ARCH))
+archs_of = $(or $(if $(filter $(1),$(HOPPER_FILES)),$(filter sm_90,$(ARCH))),$(if $(FAST_STEP),$(lastword $(ARCH))),$(ARCH))
 # It is that for sm_90a, which has all instructions of these GPUs.
 machine_arch = $(patsubst sm_90,sm_90a,$(1))
 
@@ -40,9 +43,12 @@ newest = $(patsubst sm_%,compute_%,$(lastword $(or $(filter-out %a %f,$(1)),$(1)
 gencode = $(foreach a,$(sort $(call machine_arch,$(1))),-gencode arch=$(a:sm_%=compute_%)$(comma)code=$(a)) \
 	$(if $(filter 1,$(FAST)),,-gencode arch=$(call newest,$(1))$(comma)code=$(call newest,$(1)))
 
-# FAST=1 only finds out whether kernels compile, so there is no PTX. Steps with wgmma are compiled in full,
-# for ptxas's remarks.
-fast_compile = $(if $(filter 1,$(FAST)),$(if $(filter $<,$(filter steps/%,$(HOPPER_FILES))),,--Ofast-compile=max))
+# FAST=1 only finds out whether kernels compile, so there is no PTX. A step is compiled for the newest
+# architecture alone, since only shared headers ask which it is: ceiling.cu includes those, and is compiled
+# for each. Steps with wgmma are compiled in full, for ptxas's remarks.
+FAST_STEP = $(and $(filter 1,$(FAST)),$(filter steps/%,$<))
+WGMMA_FILES := $(shell grep -lE 'device/ptx_hopper' $$(grep -l wgmma $(STEP_FILES)))
+fast_compile = $(if $(filter 1,$(FAST)),$(if $(filter $<,$(WGMMA_FILES)),,--Ofast-compile=max))
 
 define compile_cu
 @mkdir -p $(@D)
@@ -77,9 +83,14 @@ $(FULL_NAMES:%=$(BUILD)/checked/%.all.o): $(BUILD)/checked/%.all.o: steps/%.cu $
 
 $(FULL_NAMES:%=$(BUILD)/checked/%.all.o): private SIMT_FLAGS += $(CHECKING)
 
+$(CHOOSING_STEPS:steps/%.cu=$(BUILD)/checked/%.o): $(CHOSEN_OBJECTS:$(BUILD)/linked/%=$(BUILD)/checked/linked/%)
+
 $(FULL_NAMES:%=$(BUILD)/checked/%.o): %.o: %.all.o
-	$(Q)$(LD) -r --force-group-allocation $< -o $@
+	$(Q)$(LD) -r --force-group-allocation $^ -o $@
 	$(Q)$(OBJCOPY) --redefine-sym step=step_checked --keep-global-symbol=step_checked $@
+
+$(BUILD)/checked/linked/%.o: $(BUILD)/checked/%.all.o
+	$(link_as)
 
 endif
 
@@ -99,13 +110,19 @@ $(FULL_NAMES:%=$(BUILD)/steps/%.o): $(BUILD)/steps/%.o: steps/%.cu $(REWRITER) $
 	$(call compile_cu,$(call archs_of,$<))
 
 $(STEP_PROGRAMS) $(FULL_NAMES:%=$(BUILD)/%): $(BUILD)/%: $$(call step_object,$$*) \
-    $$(call checked_object,$$*) $$(call forward_object,$$*) $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
+    $$(call checked_object,$$*) $$(call linked_objects,$$*) $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program)
 
-$(BUILD)/forward/%.o: $(BUILD)/steps/%.o
-	@mkdir -p $(@D)
-	$(Q)$(LD) -r --force-group-allocation $< -o $@
-	$(Q)$(OBJCOPY) --redefine-sym step=$(NAME) --keep-global-symbol=$(NAME) $@
+$(BUILD)/linked/%.o: $(BUILD)/steps/%.o
+	$(link_as)
 
-$(FORWARD_OBJECT): private NAME := forward_step
-$(MASKED_FORWARD_OBJECT): private NAME := masked_forward_step
+define link_as
+@mkdir -p $(@D)
+$(Q)$(LD) -r --force-group-allocation $< -o $@
+$(Q)$(OBJCOPY) --redefine-sym step=$(NAME) --keep-global-symbol=$(NAME) $@
+endef
+
+define name_linked
+$(call linked_as,$(1)) $(patsubst $(BUILD)/linked/%,$(BUILD)/checked/linked/%,$(call linked_as,$(1))): private NAME := $(1)_step
+endef
+$(foreach name,forward masked_forward $(CHOSEN),$(eval $(call name_linked,$(name))))

@@ -55,7 +55,7 @@ caller_of = $(BUILD)/tests/$(if $(filter $(1),$(call short_names,$(DECODE_STEPS)
 $(BUILD)/tests/%.o: tests/lib/%.c $(BUILD)/flags
 	$(call compile_c)
 
-$(UNDER_TEST): $(BUILD)/under_test/%: $$(call step_object,$$*) $$(call forward_object,$$*) $$(call caller_of,$$*) \
+$(UNDER_TEST): $(BUILD)/under_test/%: $$(call step_object,$$*) $$(call linked_objects,$$*) $$(call caller_of,$$*) \
     $(filter-out %/main.o,$(HOST_OBJECTS)) $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program,$(WRAP))
 

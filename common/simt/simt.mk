@@ -1,14 +1,15 @@
 # The CPU backend: its runtime, its lab, and how it compiles kernels. CUDA builds do not read this file.
 
 # Shared memory is one array of bytes that holds many types, hence -fno-strict-aliasing;
-# -fno-extern-tls-init, which clang does not know, spares a call at each use of shared memory;
+# -fno-extern-tls-init, which clang does not know, spares a call at each use of shared memory; without
+# -fno-gnu-unique, nor known to clang, objcopy cannot make all names of a step local;
 # -fstack-clash-protection lets no large frame jump over the guard below a fiber's stack;
 # -fno-optimize-sibling-calls keeps calls calls, so that reports can say who called. DWARF 4, as
 # addr2line up to binutils 2.40 names the .cpp for lines of the first file in a table of DWARF 5.
-NO_TLS_INIT = $(eval NO_TLS_INIT := $$(call if_known,-fno-extern-tls-init))$(NO_TLS_INIT)
+GXX_ONLY = $(eval GXX_ONLY := $$(foreach flag,-fno-extern-tls-init -fno-gnu-unique,$$(call if_known,$$(flag))))$(GXX_ONLY)
 # -Wfatal-errors: what the CPU backend does not have is told in one line, not in the errors that follow from it.
 SIMT_FLAGS = -std=c++17 -Wfatal-errors $(OPTIMISE) $(PIC) -gdwarf-4 $(DEBUG_INFO) $(WARNINGS) -Wno-unknown-pragmas -Wno-psabi -fno-strict-aliasing \
-	$(NO_TLS_INIT) -ffp-contract=off -fstack-clash-protection -fno-optimize-sibling-calls \
+	$(GXX_ONLY) -ffp-contract=off -fstack-clash-protection -fno-optimize-sibling-calls \
 	-Icommon -Icommon/simt/include
 SIMT_RUNTIME_FLAGS = -std=c11 -D_GNU_SOURCE $(OPTIMISE) $(DEBUG_INFO) $(WARNINGS) -fPIC -Icommon -Icommon/simt/include
 # Misaligned accesses, which a GPU refuses, are reported by debug builds and tests.
@@ -23,7 +24,7 @@ KERNEL_CHECKS := $(if $(filter 1,$(DEBUG)),$(CHECK_ALIGNMENT))
 # other variables must not use their place on the stack. memcpy() and others must be calls, because the
 # compiler reports no accesses of its own versions of them.
 # g++ is asked about its flags at once; clang, which does not know all of them, about each.
-GXX_CHECKING := -fstack-reuse=none -fno-gnu-unique -fno-tree-loop-im --param=tsan-instrument-func-entry-exit=0
+GXX_CHECKING := -fstack-reuse=none -fno-tree-loop-im --param=tsan-instrument-func-entry-exit=0
 CHECKING = $(eval CHECKING := -Og -DSIMT_CHECKING -fsanitize=thread,bounds \
 	-fno-builtin-memcpy -fno-builtin-memmove -fno-builtin-memset \
 	$$(or $$(call if_known,$$(GXX_CHECKING)),$$(foreach flag,$$(GXX_CHECKING),$$(call if_known,$$(flag))) \

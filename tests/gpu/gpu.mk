@@ -27,5 +27,5 @@ $(BUILD)/counts/copies: $(BUILD)/gpu/copies.o $(BUILD)/gpu/lab_counts.o $(BUILD)
 	$(call link_program,$(COUNT))
 
 $(STEPS:%=$(BUILD)/counts/%): $(BUILD)/counts/%: $(BUILD)/gpu/lab_counts.o $$(call step_object,$$*) \
-    $$(call checked_object,$$*) $$(call forward_object,$$*) $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
+    $$(call checked_object,$$*) $$(call linked_objects,$$*) $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program,$(COUNT))

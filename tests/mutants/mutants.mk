@@ -8,7 +8,7 @@ MUTANT_OPTIONS = $(STEP:%=--step=step%) $(if $(ONLY),--only='$(ONLY)') $(SAMPLE:
 	$(if $(SUMMARY),--summary=$(SUMMARY))
 
 mutants: $(REWRITER) $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS) $(BUILD)/tests/step_under_test.o \
-    $(BUILD)/tests/decode_under_test.o $(FORWARD_OBJECT) $(MASKED_FORWARD_OBJECT)
+    $(BUILD)/tests/decode_under_test.o $(FORWARD_OBJECT) $(MASKED_FORWARD_OBJECT) $(CHOSEN_OBJECTS)
 	@test "$(BACKEND)" = cpu || { echo "make mutants: needs BACKEND=cpu"; exit 1; }
 	$(needs_packages)
 	@COMMIT="$(COMMIT)" JOBS=$(MUTANT_JOBS) REWRITE=$(REWRITER) LINK="$(LINK) $(LINK_FLAGS)" \

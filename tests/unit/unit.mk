@@ -90,7 +90,7 @@ $(UNIT)/simt/simt_many_tiles: $(call step_object,$(call first_with,block_masks))
 # Whole programs, with the host code under the sanitizers: a step of each kind that it treats in another way.
 # tests/e2e looks for wrong answers and findings of every step.
 SANITIZED := $(sort $(firstword $(STEPS)) $(foreach field,block_masks workspace_zero takes_spans fp8 backward decode,$(call first_with,$(field))))
-$(SANITIZED:%=$(UNIT)/%): $(UNIT)/%: $$(call step_object,$$*) $$(call checked_object,$$*) $$(call forward_object,$$*) $(UNIT)/host/main.o \
+$(SANITIZED:%=$(UNIT)/%): $(UNIT)/%: $$(call step_object,$$*) $$(call checked_object,$$*) $$(call linked_objects,$$*) $(UNIT)/host/main.o \
     $(UNIT)/libhost.a $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program,$(SANITIZE))
 

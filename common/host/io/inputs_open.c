@@ -19,6 +19,11 @@ static const NpyTypes FP16_TYPES = {FLOATS, "<f2, <f4 or <f8, or <u2 with --dtyp
 static const NpyTypes BF16_TYPES = {FLOATS | 1 << NPY_U2, "<f2, <f4, <f8 or <u2 (bits of bf16)"};
 static const NpyTypes E4M3_TYPES = {FLOATS | 1 << NPY_U2 | 1 << NPY_U1,
                                     "<f2, <f4, <f8, <u2 (bits of bf16) or |u1 (bits of e4m3)"};
+/* Of K and V, where a step takes e4m3 and 16 bits. */
+static const NpyTypes FP16_OR_E4M3_TYPES = {
+    FLOATS, "<f2, <f4 or <f8, <u2 with --dtype bf16, or |u1 with --kv-dtype e4m3"};
+static const NpyTypes BF16_OR_E4M3_TYPES = {
+    FLOATS | 1 << NPY_U2, "<f2, <f4, <f8, <u2 (bits of bf16), or |u1 with --kv-dtype e4m3"};
 static const NpyTypes SCALE_TYPES = {1 << NPY_F4, "<f4"};
 
 /** True if a finite number of a file becomes infinite in the problem's dtype; in e4m3, which has no
@@ -61,14 +66,18 @@ static bool check_range(const char *path, const NpyArray *file, Dtype dtype, con
 
 /** The lengths of a decode step's K and V say later which of their numbers matter. */
 static bool open_file(const char *directory, Dtype dtype, int index, Inputs *inputs, Error *error) {
-  static const NpyTypes *const types[] = {&FP16_TYPES, &BF16_TYPES, &E4M3_TYPES};
+  static const NpyTypes *const types[][3] = {
+      {&FP16_TYPES, &BF16_TYPES, &E4M3_TYPES},
+      {&FP16_OR_E4M3_TYPES, &BF16_OR_E4M3_TYPES, &E4M3_TYPES},
+  };
+  const bool or_e4m3 = index > 0 && (step.caches & CACHE_E4M3);
   char path[4096];
   NpyArray *file = &inputs->files[index];
   const int length = snprintf(path, sizeof path, "%s/%s", directory, FILE_NAMES[index]);
   if (length >= (int)sizeof path) {
     return fail(error, EXIT_USAGE, "--input: the path is longer than %zu bytes", sizeof path);
   }
-  if (!npy_read(path, *types[dtype], file, error)) return false;
+  if (!npy_read(path, *types[or_e4m3][dtype], file, error)) return false;
   if (file->rank != 4) {
     return fail(error, EXIT_USAGE, "%s: has %d dimensions, must have 4: [B, H, N, D]", path,
                 file->rank);

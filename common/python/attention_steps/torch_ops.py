@@ -47,10 +47,9 @@ def _facts() -> list[dict]:
 
 
 @functools.cache
-def fastest(kind: str, head_dim: int, dtype: str, masks: tuple, capability: int, deterministic=False, rows=0) -> str:
+def fastest(kind: str, head_dim: int, dtype: str, masks: tuple, capability: int, deterministic=False) -> str:
     """The last step in the order of reading that fits: each builds on slower ones. `dtype` is that of K and V of a
-    decode step, `rows` are those of a group of heads: a tile of many is slower for a few. `deterministic` is asked of a
-    backward step alone; where none of either sort fits, the other is taken."""
+    decode step. `deterministic` is asked of a backward step alone; where none of either sort fits, the other is taken."""
     other = ""
     for facts in _facts():
         name = facts["step"].removeprefix("step")
@@ -59,7 +58,6 @@ def fastest(kind: str, head_dim: int, dtype: str, masks: tuple, capability: int,
         needs = facts["needs_compute_capability"] or 0
         fits = needs == capability if needs == 90 else max(needs, 80 if needs and dtype == "bf16" else 0) <= capability
         fits = fits and (facts["head_dims"] == "any" or head_dim in facts["head_dims"])
-        fits = fits and (kind != "decode" or facts["block_m"] < 4 * max(rows, 8))
         if fits and dtype in facts["kv_dtypes" if kind == "decode" else "dtypes"]:
             if kind != "backward" or facts["deterministic"] == deterministic:
                 return name
@@ -142,8 +140,7 @@ def _plan(
         return None
     forms = DECODE if kind == "decode" else FORMS[len(masks)]
     name = numpy_step(step).name[4:] if step else ""
-    rows = q[1] // k[2 if table else 1] * q[2] if kind == "decode" else 0
-    name = name or fastest(kind, q[3], DTYPES[kv_dtype], forms, _capability(device.index), deterministic, rows)
+    name = name or fastest(kind, q[3], DTYPES[kv_dtype], forms, _capability(device.index), deterministic)
     library, (b, heads, n, d), (_, kv_heads, n_kv, _) = _library(name, device.index), q, k
     o = strides[3] if len(strides) > 3 else _like(torch.empty_strided(q, strides[0], device="meta")).stride()
     strides, page_size = [*strides[:3], o], 0

@@ -19,6 +19,7 @@ COMMANDS = re.search(
 STEPS = list(dict.fromkeys(re.findall(r"\bstep\w+", COMMANDS)))
 
 
+@pytest.mark.exhaustive  # the workflow runs all tests on arm64
 @pytest.mark.cpu_only("it builds for the CPU backend")
 @pytest.mark.skipif(
     not (shutil.which("aarch64-linux-gnu-g++") and shutil.which("qemu-aarch64")),
