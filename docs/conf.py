@@ -316,9 +316,10 @@ def source_pages(app: Sphinx):
 def describe(app: Sphinx, name: str, template: str, context: dict, doctree: nodes.document) -> None:
     """The description that search engines show, which is the first paragraph that says more than where the source
     is, and the link for editing. The sidebar of all pages but the first leaves out what is below other pages,
-    because the whole tree in each would be a quarter of the site."""
+    because the whole tree in each would be a quarter of the site; that of a source, to which pages link, has no tree."""
     if name != root_doc and (whole := context.get("toctree")):
-        context["toctree"] = lambda **options: whole(**options | {"collapse": True})
+        is_source = name.startswith("source/")
+        context["toctree"] = lambda **options: "" if is_source else whole(**options | {"collapse": True})
     paragraphs = (node.astext() for node in (doctree.findall(nodes.paragraph) if doctree else ()))
     first = next((text for text in paragraphs if not text.startswith("Source:")), context.get("title", project))
     text = re.sub(r"\s+", " ", first)

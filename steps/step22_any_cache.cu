@@ -5,7 +5,7 @@
  * The idea: no kernel is the fastest for every pass. Step 20h has 16 rows of Q in a tile, enough
  * for a few queries of each head; for more it reads K and V again. Step 20i has 64, and computes
  * with all of them even if there are eight. Step 21 converts a cache in e4m3. A library has all of
- * them, and a rule on the host that knows for which pass each is the fastest.
+ * them, and a rule on the host that says which one a pass takes.
  *
  * What changed since step 20h: there is no kernel here. The program is linked with the three steps,
  * and each function of this descriptor calls that of the step that the rule has chosen.
@@ -31,9 +31,9 @@ static const Step *choose(const Problem *problem) {
   char why[256];
   if (cache_dtype(problem) == DTYPE_E4M3) return &e4m3_cache_step;
   const int rows = group_size(problem) * problem->q_len;
-  // Of one head in one sequence all blocks have a part, and parts of 64 rows take long to merge.
+  // All blocks may have parts of one head in one sequence: of 64 rows they take long to merge.
   const bool alone = problem->batch * problem->kv_heads == 1;
-  // It has no D = 256, and wgmma is on Hopper alone.
+  // Step 20i has no D = 256, and wgmma is on Hopper alone.
   const bool many = rows > FEW_ROWS && !alone && many_rows_step.supports(problem, why, sizeof why);
   return many ? &many_rows_step : &few_rows_step;
 }
@@ -45,6 +45,7 @@ static bool supports(const Problem *problem, char *why, size_t why_size) {
   char reason[256];
   if (chosen->supports(problem, reason, sizeof reason)) return true;
   const char *const name = strstr(reason, chosen->name);
+  if (name == NULL) return snprintf(why, why_size, "%s", reason), false;
   snprintf(why, why_size, "%.*s%s%s", (int)(name - reason), reason, step.name,
            name + strlen(chosen->name));
   return false;
@@ -55,9 +56,10 @@ static size_t workspace_bytes(const Problem *problem) {
   return choose(problem)->workspace_bytes(problem);
 }
 
-/** Step::describe */
+/** Step::describe. The report says which step it is. */
 static void describe(const Problem *problem, int heads, Description *description) {
   choose(problem)->describe(problem, heads, description);
+  description->launches[0].name = choose(problem)->name;
 }
 
 /** Step::decode */

@@ -8,7 +8,8 @@ STEP_PROGRAMS := $(STEPS:%=$(BUILD)/%)
 
 # Some programs are linked with other steps, of which all names become local but that of the descriptor. Those
 # of backward steps with a forward step, which computes O and LSE: the one whose table says so, or for steps
-# that take masks that of `masked_forward`. Those of a step that chooses among others with these.
+# that take masks that of `masked_forward`. Those of a step that chooses among others, and declares them, with
+# these: CHOSEN has the sections of their tables.
 BACKWARD_STEPS := $(shell grep -lE '^ *\.backward = ' $(STEP_FILES))
 MASKED_STEPS := $(shell grep -lE '^ *\.block_masks = ' $(STEP_FILES))
 CHOOSING_STEPS := $(shell grep -l '^extern const Step' $(STEP_FILES))
@@ -30,8 +31,8 @@ NVCC_FLAGS = -std=c++17 -g $(if $(filter 1,$(DEBUG)),-G,-lineinfo) -Icommon \
 	$(if $(filter 1,$(WERROR)),-Werror all-warnings)
 
 # Steps of these instructions run on no other GPU: code for sm_90 will do, where it is asked for.
-HOPPER_FILES := $(shell grep -l ptx_hopper.cuh $(STEP_FILES) common/host/device/ceiling.cu)
-archs_of = $(or $(if $(filter $(1),$(HOPPER_FILES)),$(filter sm_90,$(ARCH))),$(if $(FAST_STEP),$(lastword $(ARCH))),$(ARCH))
+HOPPER_FILES := $(shell grep -lE 'device/(ptx_hopper|wgmma_tile|decode_wide)' $$(grep -lE 'wgmma|decode_wide' $(STEP_FILES)))
+archs_of = $(or $(if $(filter $(1),$(HOPPER_FILES)),$(filter sm_90,$(ARCH))),$(if $(FAST_HALF_STEP),$(lastword $(ARCH))),$(ARCH))
 # It is that for sm_90a, which has all instructions of these GPUs.
 machine_arch = $(patsubst sm_90,sm_90a,$(1))
 
@@ -43,12 +44,12 @@ newest = $(patsubst sm_%,compute_%,$(lastword $(or $(filter-out %a %f,$(1)),$(1)
 gencode = $(foreach a,$(sort $(call machine_arch,$(1))),-gencode arch=$(a:sm_%=compute_%)$(comma)code=$(a)) \
 	$(if $(filter 1,$(FAST)),,-gencode arch=$(call newest,$(1))$(comma)code=$(call newest,$(1)))
 
-# FAST=1 only finds out whether kernels compile, so there is no PTX. A step is compiled for the newest
-# architecture alone, since only shared headers ask which it is: ceiling.cu includes those, and is compiled
-# for each. Steps with wgmma are compiled in full, for ptxas's remarks.
-FAST_STEP = $(and $(filter 1,$(FAST)),$(filter steps/%,$<))
-WGMMA_FILES := $(shell grep -lE 'device/ptx_hopper' $$(grep -l wgmma $(STEP_FILES)))
-fast_compile = $(if $(filter 1,$(FAST)),$(if $(filter $<,$(WGMMA_FILES)),,--Ofast-compile=max))
+# FAST=1 only finds out whether kernels compile, so there is no PTX. Steps with a letter are compiled for the
+# newest architecture alone, since only headers ask which it is, most of which they share with other steps.
+# Steps with wgmma are compiled in full, for ptxas's remarks.
+FAST_HALF_STEP = $(and $(filter 1,$(FAST)),$(filter $<,$(HALF_STEPS)))
+HALF_STEPS := $(wildcard steps/step[0-9][0-9][a-z]_*.cu)
+fast_compile = $(if $(filter 1,$(FAST)),$(if $(filter $<,$(HOPPER_FILES)),,--Ofast-compile=max))
 
 define compile_cu
 @mkdir -p $(@D)

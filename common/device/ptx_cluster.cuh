@@ -18,13 +18,6 @@
 #include <simt_cluster.h>
 #endif
 
-/** Code for GPUs without clusters traps; it is never launched. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-#define CLUSTER_ASM(...) __trap()
-#else
-#define CLUSTER_ASM(...) asm volatile(__VA_ARGS__) /**< on other GPUs a trap */
-#endif
-
 /* --- Ranks (10.13, 10.14) --------------------------------------------------------------------- */
 
 /** %cluster_ctarank: the number of this block in its cluster. */

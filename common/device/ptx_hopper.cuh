@@ -6,7 +6,8 @@
  * the first, the CPU backend the second.
  *
  * wgmma and setmaxnreg exist on compute capability 9.0 alone, in code for sm_90a. Code for other
- * GPUs traps here; it is never launched, because the steps refuse those GPUs.
+ * GPUs traps here; it is never launched, because the steps refuse those GPUs. Barriers, which steps
+ * with clusters use, too, are in code for all later ones.
  */
 #ifndef DEVICE_PTX_HOPPER_CUH
 #define DEVICE_PTX_HOPPER_CUH
@@ -25,6 +26,12 @@
 #define HOPPER_ASM(...) asm volatile(__VA_ARGS__) /**< on other GPUs a trap */
 #endif
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define CLUSTER_ASM(...) __trap()
+#else
+#define CLUSTER_ASM(...) asm volatile(__VA_ARGS__) /**< on GPUs without clusters a trap */
+#endif
+
 constexpr int WARPGROUP_THREADS = 128; /**< four warps, the first of which is a multiple of 4 */
 
 /* --- mbarriers (9.7.13.15) ------------------------------------------------------------------ */
@@ -35,8 +42,9 @@ constexpr int WARPGROUP_THREADS = 128; /**< four warps, the first of which is a 
  */
 __device__ __forceinline__ void mbarrier_init(uint64_t *barrier, int arrivals) {
 #ifdef __CUDACC__
-  HOPPER_ASM("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
-             : "memory");
+  CLUSTER_ASM("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+              "r"(arrivals)
+              : "memory");
 #else
   simt_mbarrier_init(barrier, (unsigned)arrivals);
 #endif
@@ -45,7 +53,7 @@ __device__ __forceinline__ void mbarrier_init(uint64_t *barrier, int arrivals) {
 /** fence.mbarrier_init: TMA sees the barriers that this thread has initialised. */
 __device__ __forceinline__ void fence_mbarrier_init() {
 #ifdef __CUDACC__
-  HOPPER_ASM("fence.mbarrier_init.release.cluster;" ::: "memory");
+  CLUSTER_ASM("fence.mbarrier_init.release.cluster;" ::: "memory");
 #else
   simt_fence_mbarrier_init();
 #endif
@@ -54,7 +62,7 @@ __device__ __forceinline__ void fence_mbarrier_init() {
 /** mbarrier.arrive: one arrival at the current phase. */
 __device__ __forceinline__ void mbarrier_arrive(uint64_t *barrier) {
 #ifdef __CUDACC__
-  HOPPER_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+  CLUSTER_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 #else
   simt_mbarrier_arrive(barrier, 0);
 #endif
@@ -63,7 +71,7 @@ __device__ __forceinline__ void mbarrier_arrive(uint64_t *barrier) {
 /** mbarrier.arrive.expect_tx: one arrival; the phase also waits for `bytes` of TMA loads. */
 __device__ __forceinline__ void mbarrier_arrive_expect(uint64_t *barrier, int bytes) {
 #ifdef __CUDACC__
-  HOPPER_ASM(
+  CLUSTER_ASM(
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
       "r"(bytes)
       : "memory");
@@ -81,7 +89,7 @@ __device__ __forceinline__ void mbarrier_wait(uint64_t *barrier, uint32_t parity
 #ifdef __CUDACC__
   uint32_t ended = 0;
   do {
-    HOPPER_ASM(
+    CLUSTER_ASM(
         "{\n"
         "  .reg .pred ended;\n"
         "  mbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2;\n"

@@ -354,12 +354,13 @@ static void for_each_case(void (*try)(Case *)) {
   static const int HEAD_DIMS[] = {64, 128}, PAGE_SIZES[] = {0, 16, 64};
   for (int i = 0; i < 12; i++) {
     Case c = {
-        .p = {.batch = 3, .q_heads = 8, .kv_heads = 2, .q_len = i % 2 ? 3 : 1, .kv_len = 150}};
+        .p = {.batch = 3, .q_heads = 8, .kv_heads = 2, .q_len = i % 2 ? 5 : 1, .kv_len = 150}};
     const int lengths[] = {133, 2, 70};
     memcpy(c.lengths, lengths, sizeof lengths);
     c.p.head_dim = HEAD_DIMS[i / 2 % 2];
     c.p.dtype = c.p.o_dtype = i % 2 == i / 2 % 2 ? DTYPE_BF16 : DTYPE_FP16;
-    c.p.kv_dtype = step.caches & CACHE_16_BIT ? c.p.dtype : DTYPE_E4M3;
+    const bool e4m3 = !(step.caches & CACHE_16_BIT) || (step.caches & CACHE_E4M3 && i % 3 == 2);
+    c.p.kv_dtype = e4m3 ? DTYPE_E4M3 : c.p.dtype;
     c.p.page_size = PAGE_SIZES[i / 4];
     c.p.mask = MASK_CAUSAL;
     c.p.scale = (float)(1 / sqrt(c.p.head_dim));

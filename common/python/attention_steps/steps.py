@@ -139,7 +139,7 @@ class Step:
             if np.asarray(given[name[0]]).dtype != np.uint8:
                 raise StepError(f"{name}: must be given only with {name[0]} of type uint8, the bits of e4m3")
         given.setdefault("dtype", "bf16" if np.asarray(given["q"]).dtype.name in ("uint16", "bfloat16") else "fp16")
-        if np.asarray(given["k"]).dtype == np.uint8 and "e4m3" in self.facts.get("kv_dtypes", ()):
+        if "e4m3" in self.facts.get("kv_dtypes", ()) and np.uint8 in (np.asarray(given[x]).dtype for x in "kv"):
             given.setdefault("kv_dtype", "e4m3")
         options = {"scale": "scale", "dtype": "out-dtype" if self.facts["fp8"] else "dtype", "kv_dtype": "kv-dtype"}
         words = [f"--input={folder}", *(f"--{options[name]}={given.pop(name)}" for name in options if name in given)]

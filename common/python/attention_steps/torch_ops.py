@@ -48,7 +48,7 @@ def _facts() -> list[dict]:
 
 @functools.cache
 def fastest(kind: str, head_dim: int, dtype: str, masks: tuple, capability: int, deterministic=False) -> str:
-    """The last step in the order of reading that fits: each builds on slower ones. `dtype` is that of K and V of a
+    """The last step in the order of reading that fits: those before it are slower. `dtype` is that of K and V of a
     decode step. `deterministic` is asked of a backward step alone; where none of either sort fits, the other is taken."""
     other = ""
     for facts in _facts():
@@ -490,8 +490,8 @@ def decode_schedule(
     q: Tensor, k: Tensor, lengths: Tensor, *, page_table: Tensor | None = None, causal: bool = True, step: str = ""
 ) -> Tensor | None:
     """What a pass needs of these lengths beside the tensors, and what its thread blocks tell each other: for all calls
-    of `decode()` with tensors of these shapes and these lengths that run one after the other, such as those of the
-    layers of a model. With other lengths a call may give wrong numbers or never end. None on the simulator."""
+    of `decode()` with tensors of these shapes, types and lengths that run one after the other, such as those of the
+    layers of a model. With others a call may give wrong numbers or never end. None on the simulator."""
     if not q.is_cuda:
         return None
     plan, q = _decode_plan(q, k, k, page_table, causal, 1.0, step)

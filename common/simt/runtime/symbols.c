@@ -235,7 +235,8 @@ static const ElfW(Sym) * kernel_symbol(const void *kernel) {
 
 /**
  * The number of symbols of the same type and name below this value. A program may hold two builds
- * of a kernel; the linker places all symbols of one build before those of the other.
+ * of a kernel, or two kernels of one name; the linker places all symbols of one before those of the
+ * other.
  */
 static int rank_of(int type, const char *name, uintptr_t value) {
   int rank = 0;
@@ -245,19 +246,25 @@ static int rank_of(int type, const char *name, uintptr_t value) {
   return rank;
 }
 
+/** Is this symbol a local variable of the function itself? If so, `*variable` is as above. */
+static bool is_own(int type, const char *symbol, uintptr_t value, const ElfW(Sym) * function,
+                   const char **variable) {
+  const char *name = name_of(function);
+  return is_local_of(symbol, name, variable) &&
+         rank_of(type, symbol, value) == rank_of(STT_FUNC, name, function->st_value);
+}
+
 /** Is it a static shared array of the function itself? */
 static bool is_own_array(const SimtVariable *array, const ElfW(Sym) * function) {
-  const char *variable, *name = name_of(function);
-  return is_local_of(array->symbol, name, &variable) &&
-         rank_of(STT_TLS, array->symbol, array->begin) ==
-             rank_of(STT_FUNC, name, function->st_value);
+  const char *variable;
+  return is_own(STT_TLS, array->symbol, array->begin, function, &variable);
 }
 
 /** The local constant of this name that a macro has put into a kernel; 0: it has none. */
 static int constant_of(const ElfW(Sym) * function, const char *constant) {
   const char *variable;
   FOR_EACH(STT_OBJECT, symbol) {
-    if (!is_local_of(name_of(symbol), name_of(function), &variable)) continue;
+    if (!is_own(STT_OBJECT, name_of(symbol), symbol->st_value, function, &variable)) continue;
     if (strcmp(variable, constant) == 0) return *(const int *)(symbols.base + symbol->st_value);
   }
   return 0;

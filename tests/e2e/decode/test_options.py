@@ -158,3 +158,24 @@ def test_the_limits_are_in_the_record(step: Program, tmp_path: Path) -> None:
     assert record["bound_ms"] == record["read_ms"] and record["bound_by"] == "reads of K and V"
     assert record["ceiling_percent"] == pytest.approx(100 * record["read_ms"] / record["median_ms"])
     assert "limits     an empty kernel" in done.stdout
+
+
+def test_a_step_for_every_cache_chooses(step: Program, tmp_path: Path) -> None:
+    """By the rows of Q that share K and V, their number and type, and the head dimension."""
+    if not {"fp16", "e4m3"} <= set(step.facts["kv_dtypes"]):
+        pytest.skip("it takes caches of 16 bits, or e4m3, alone")
+    few, many, e4m3 = "-n 4 -H 8 -G 2", "-n 5 -H 8 -G 2", "--kv-dtype e4m3"
+    chosen = {
+        options: step.run_right("-k", 40, *options.split()).stdout.partition("\nkernel")[2].split(":")[0].strip()
+        for options in (
+            few,
+            many,
+            f"{many} -b 3",
+            f"{many} -d 256",
+            "-n 5 -H 4 -G 1",
+            f"{few} {e4m3}",
+            f"{many} {e4m3}",
+        )
+    }
+    kinds = [*dict.fromkeys(chosen.values())]
+    assert [kinds.index(kind) for kind in chosen.values()] == [0, 1, 1, 0, 0, 2, 2], chosen
