@@ -172,7 +172,7 @@ def test_a_step_for_every_cache_chooses(step: Program, tmp_path: Path) -> None:
             many,
             f"{many} -b 3",
             f"{many} -d 256",
-            "-n 5 -H 4 -G 1",
+            "-n 5 -b 1 -H 4 -G 1",
             f"{few} {e4m3}",
             f"{many} {e4m3}",
         )
