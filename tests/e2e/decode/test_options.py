@@ -161,7 +161,7 @@ def test_the_limits_are_in_the_record(step: Program, tmp_path: Path) -> None:
 
 
 def test_a_step_for_every_cache_chooses(step: Program, tmp_path: Path) -> None:
-    """By the rows of Q that share K and V, their number and type, and the head dimension."""
+    """By the type of the cache, the rows of Q that share K and V, the head dimension, and whether there is one head."""
     if not {"fp16", "e4m3"} <= set(step.facts["kv_dtypes"]):
         pytest.skip("it takes caches of 16 bits, or e4m3, alone")
     few, many, e4m3 = "-n 4 -H 8 -G 2", "-n 5 -H 8 -G 2", "--kv-dtype e4m3"
