@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -39,11 +40,12 @@ for _schema in (
     LIBRARY.define(_schema)
 
 
-@functools.cache
-def _facts() -> list[dict]:
-    """Of all steps, the last first."""
-    gallery.built(*(f"step{name}" for name in gallery.names()))
-    return [numpy_step(name).facts for name in reversed(gallery.names())]
+def _facts(kind: str) -> Iterator[dict]:
+    """Of the steps of a kind, the last first. A step is compiled for that, so those behind the one that fits are not."""
+    for name in reversed(gallery.names()):
+        step = numpy_step(name)
+        if kind == next((other for other in ("backward", "decode") if f"\n    .{other} =" in step.source), "forward"):
+            yield step.facts
 
 
 @functools.cache
@@ -51,9 +53,9 @@ def fastest(kind: str, head_dim: int, dtype: str, masks: tuple, capability: int,
     """The last step in the order of reading that fits: those before it are slower. `dtype` is that of K and V of a
     decode step. `deterministic` is asked of a backward step alone; where none of either sort fits, the other is taken."""
     other = ""
-    for facts in _facts():
+    for facts in _facts(kind):
         name = facts["step"].removeprefix("step")
-        if facts["kind"] != kind or facts["masks"] != [*masks]:
+        if facts["masks"] != [*masks]:
             continue
         needs = facts["needs_compute_capability"] or 0
         fits = needs == capability if needs == 90 else max(needs, 80 if needs and dtype == "bf16" else 0) <= capability
