@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -40,21 +39,16 @@ for _schema in (
     LIBRARY.define(_schema)
 
 
-def _facts(kind: str) -> Iterator[dict]:
-    """Of the steps of a kind, the last first. A step is compiled for that, so those behind the one that fits are not."""
-    for name in reversed(gallery.names()):
-        step = numpy_step(name)
-        if kind == next((other for other in ("backward", "decode") if f"\n    .{other} =" in step.source), "forward"):
-            yield step.facts
-
-
 @functools.cache
 def fastest(kind: str, head_dim: int, dtype: str, masks: tuple, capability: int, deterministic=False) -> str:
     """The last step in the order of reading that fits: those before it are slower. `dtype` is that of K and V of a
     decode step. `deterministic` is asked of a backward step alone; where none of either sort fits, the other is taken."""
     other = ""
-    for facts in _facts(kind):
-        name = facts["step"].removeprefix("step")
+    for name in reversed(gallery.names()):
+        source = numpy_step(name).source  # says the kind; for its facts a step is compiled
+        if kind != next((special for special in ("backward", "decode") if f"\n    .{special} =" in source), "forward"):
+            continue
+        facts = numpy_step(name).facts
         if facts["masks"] != [*masks]:
             continue
         needs = facts["needs_compute_capability"] or 0
